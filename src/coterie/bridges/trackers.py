@@ -1,0 +1,47 @@
+"""Metrics for people who keep them elsewhere: TensorBoard and Weights & Biases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from coterie.training.trainer import Watcher
+
+
+class MissingExtra(ImportError):
+    """A package that is an extra; the message is the command that installs it."""
+
+
+def tensorboard(run: Path) -> Watcher:
+    """Event files under tensorboard/ in the run folder."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingExtra("TensorBoard is not installed; run: pip install 'coterie[tensorboard]'") from None
+    writer = SummaryWriter(str(run / "tensorboard"))
+
+    def watch(phase: str, done: int, total: int, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            writer.add_scalar(f"{phase}/{name}", value, done)
+        writer.flush()
+
+    return watch
+
+
+def wandb(run: Path) -> Watcher:
+    """A W&B run named after the folder; WANDB_MODE=offline keeps it on this machine."""
+    try:
+        import wandb as library
+    except ImportError:
+        raise MissingExtra("W&B is not installed; run: pip install 'coterie[wandb]'") from None
+    session = library.init(project="coterie", id=run.name, resume="allow", dir=str(run))
+
+    def watch(phase: str, done: int, total: int, metrics: dict[str, float]) -> None:
+        session.log({f"{phase}/{name}": value for name, value in metrics.items()} | {f"{phase}/step": done})
+        if phase == "train" and done == total:
+            session.finish()
+
+    return watch
+
+
+TRACKERS: dict[str, Callable[[Path], Watcher]] = {"tensorboard": tensorboard, "wandb": wandb}

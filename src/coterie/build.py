@@ -1,0 +1,107 @@
+"""Configuration to objects: the only place that joins everything."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from coterie.config import ConfigError, GRPOConfig, parse_settings, read_toml, write_toml
+from coterie.engines.base import Engine
+from coterie.grpo.objective import Objective
+from coterie.runs.folder import RunFolder
+from coterie.training.trainer import Trainer, Watcher
+from coterie.worlds.base import World
+from coterie.worlds.load import load_world, world_fields
+from coterie.worlds.scoring import Scorer
+
+
+class GRPOTrainer(Trainer):
+    """The trainer that a configuration describes; bring a world or an engine to use your own.
+
+    It keeps a run folder when the configuration names one (`out`) or a run is handed in.
+    """
+
+    def __init__(
+        self,
+        config: GRPOConfig,
+        *,
+        world: World | None = None,
+        engine: Engine | None = None,
+        run: RunFolder | None = None,
+        watchers: Sequence[Watcher] = (),
+    ) -> None:
+        world = world or load_world(config.world, config.world_options)
+        if run is None and config.out is not None:
+            run = RunFolder.create(Path(config.out), write_toml(config))
+        scorer = Scorer(world, config.workers or available_cores(), config.answer_limit_s)
+        engine = engine or make_engine(config, world)
+        if run is not None:
+            watchers = [*watchers, *make_trackers(config, run)]
+        super().__init__(config, world, engine, scorer, run, watchers)
+
+
+def available_cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def make_engine(config: GRPOConfig, world: World) -> Engine:
+    """A small transformer for the world's closed vocabulary."""
+    import torch
+
+    from coterie.engines.torch.causal import CausalEngine
+    from coterie.engines.torch.learner import LearnerSettings
+    from coterie.engines.torch.transformer import PolicyShape
+
+    language = world.language()
+    if language is None:
+        raise ConfigError(f"the world {world.name!r} has no closed vocabulary: its language() is None")
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device = {device!r}, but torch finds no GPU; write cpu or auto")
+    torch.set_num_threads(config.threads or available_cores())
+    try:
+        shape = PolicyShape(len(language.vocabulary), config.width, config.depth, config.heads)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    settings = LearnerSettings(
+        objective=Objective(config.clip_low, config.clip_high, config.kl_coef, config.entropy_coef),
+        epochs=config.epochs,
+        minibatch_size=config.minibatch_size,
+        micro_batch_tokens=config.micro_batch_tokens or (2_048 if device == "cpu" else 65_536),
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
+    )
+    engine = CausalEngine(language, shape, settings, config.seed, device)
+    if config.start_from is not None:
+        engine.load_policy(find_policy(Path(config.start_from)))
+    return engine
+
+
+def make_trackers(config: GRPOConfig, run: RunFolder) -> list[Watcher]:
+    """Those that `track` names."""
+    from coterie.bridges.trackers import TRACKERS
+
+    return [TRACKERS[name](run.path) for name in config.trackers]
+
+
+def find_policy(path: Path) -> Path:
+    """The checkpoint meant by a run folder or a checkpoint folder."""
+    if (path / "policy.safetensors").is_file():
+        return path
+    return RunFolder.open(path).find_checkpoint(lambda _: None)
+
+
+def read_run_config(run: RunFolder) -> GRPOConfig:
+    """The configuration a run was started with."""
+    settings = read_toml(run.path / "config.toml")
+    return parse_settings(settings, world_fields(settings["world"]))
+
+
+def default_out(config: GRPOConfig) -> str:
+    """runs/WORLD-DATE-TIME"""
+    return f"runs/{Path(config.world).stem}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -1,0 +1,207 @@
+"""The configuration of a run: names, defaults, aliases, and clear words about mistakes."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be meant; the message says what to write instead."""
+
+
+class GRPOConfig(BaseModel):
+    """Everything that a run depends on. Each name, with dashes, is also an option of `coterie train`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    world: str = Field("bricks", description="a world's name, or a Python file that defines one")
+    world_options: dict[str, Any] = Field(default_factory=dict, description="settings of the world itself")
+    seed: int = Field(0, description="of everything random")
+    out: str | None = Field(None, description="the run folder; by default runs/WORLD-DATE-TIME")
+    start_from: str | None = Field(None, description="a run or checkpoint whose policy to start from")
+
+    steps: NonNegativeInt = Field(100, description="GRPO steps: sample, score, learn")
+    prompts_per_step: PositiveInt = Field(16, description="tasks a step")
+    group_size: PositiveInt = Field(8, description="answers a task; they are rated against each other")
+    epochs: PositiveInt = Field(1, description="passes over each step's answers")
+    minibatch_size: PositiveInt | None = Field(None, description="answers an optimizer update; by default all")
+
+    temperature: NonNegativeFloat = Field(1.0, description="of sampling while training")
+    top_p: Share = Field(1.0, description="sample from the likeliest tokens that reach this probability")
+    max_tokens: PositiveInt | None = Field(None, description="longest answer; by default the language's")
+
+    clip_low: PositiveFloat = Field(0.2, description="the ratio is clipped at 1 - clip_low")
+    clip_high: PositiveFloat = Field(0.2, description="and at 1 + clip_high")
+    kl_coef: NonNegativeFloat = Field(0.0, description="weight of the KL to the policy at the start of GRPO")
+    entropy_coef: NonNegativeFloat = Field(0.0, description="weight of the entropy bonus")
+
+    learning_rate: PositiveFloat = Field(3e-4, description="at its peak")
+    warmup_steps: NonNegativeInt = Field(5, description="steps in which the learning rate rises")
+    schedule: Literal["cosine", "constant"] = Field("cosine", description="of the learning rate after the rise")
+    final_rate: NonNegativeFloat = Field(0.1, description="where cosine ends, as a share of the peak")
+    weight_decay: NonNegativeFloat = Field(0.01, description="of AdamW, on matrices")
+    max_grad_norm: PositiveFloat = Field(1.0, description="longer gradients are shortened to this")
+
+    cold_start_steps: NonNegativeInt = Field(300, description="supervised updates on the world's examples, first")
+    cold_start_batch: PositiveInt = Field(64, description="examples a supervised update")
+    cold_start_rate: PositiveFloat = Field(2e-3, description="learning rate of the cold start at its peak")
+
+    width: PositiveInt = Field(128, description="of the transformer")
+    depth: PositiveInt = Field(4, description="its layers")
+    heads: PositiveInt = Field(4, description="its attention heads")
+    device: str = Field("auto", description="cpu, cuda, cuda:1, …; auto takes a GPU where there is one")
+    threads: NonNegativeInt = Field(0, description="of torch on the CPU; 0 takes all cores this process may use")
+    micro_batch_tokens: PositiveInt | None = Field(
+        None, description="tokens in memory at once while learning; by default 2,048 on a CPU and 65,536 on a GPU"
+    )
+
+    workers: NonNegativeInt = Field(0, description="processes that score; 0 takes one a core")
+    answer_limit_s: PositiveFloat = Field(10.0, description="seconds a world may take over one answer")
+
+    eval_every: NonNegativeInt = Field(0, description="steps between evaluations; 0: only when asked")
+    eval_tasks: PositiveInt = Field(100, description="held-out tasks an evaluation")
+    eval_samples: PositiveInt = Field(1, description="answers a task in an evaluation; pass@k is for this k")
+    save_every: PositiveInt = Field(20, description="steps between checkpoints")
+    keep_checkpoints: PositiveInt = Field(3, description="how many of the newest are kept, besides the best")
+    log_every: PositiveInt = Field(1, description="steps between lines where there is no terminal")
+    rollouts_logged: NonNegativeInt = Field(16, description="answers a step that go into rollouts.jsonl")
+    track: str = Field("", description="tensorboard, wandb, or both with a comma between")
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> GRPOConfig:
+        if self.minibatch_size and self.minibatch_size > self.prompts_per_step * self.group_size:
+            raise ValueError(
+                f"minibatch_size {self.minibatch_size} is more than a step's "
+                f"{self.prompts_per_step} x {self.group_size} answers"
+            )
+        for tracker in self.trackers:
+            if tracker not in ("tensorboard", "wandb"):
+                raise ValueError(f"track knows tensorboard and wandb, not {tracker!r}")
+        return self
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        return tuple(filter(None, (name.strip() for name in self.track.split(","))))
+
+
+# Names people bring from TRL and from other trainers.
+ALIASES = {
+    "num_generations": "group_size",
+    "max_completion_length": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "beta": "kl_coef",
+    "kl_beta": "kl_coef",
+    "epsilon": "clip_low",
+    "clip_range": "clip_low",
+    "clip_ratio": "clip_low",
+    "epsilon_high": "clip_high",
+    "ppo_epochs": "epochs",
+    "num_episodes": "steps",
+    "num_iterations": "steps",
+    "max_steps": "steps",
+    "batch_size": "prompts_per_step",
+    "rollout_batch_size": "prompts_per_step",
+    "lr": "learning_rate",
+    "grad_clip": "max_grad_norm",
+    "save_steps": "save_every",
+    "save_interval": "save_every",
+    "logging_steps": "log_every",
+    "log_interval": "log_every",
+    "eval_steps": "eval_every",
+    "output_dir": "out",
+    "report_to": "track",
+    "checkpoint": "start_from",
+}
+# A single clip of another trainer means both of ours.
+BOTH_CLIPS = ("epsilon", "clip_range", "clip_ratio")
+
+
+def parse_settings(settings: Mapping[str, Any], world_settings: Mapping[str, Any]) -> GRPOConfig:
+    """A configuration from plain names and values; names of the world's own settings go to the world."""
+    ours: dict[str, Any] = {}
+    options = dict(settings.get("world_options", {}))
+    for raw, value in settings.items():
+        name = raw.replace("-", "_")
+        if name in BOTH_CLIPS:
+            ours.setdefault("clip_high", value)
+        name = ALIASES.get(name, name)
+        if name == "world_options":
+            continue
+        if name in GRPOConfig.model_fields:
+            ours[name] = value
+        elif name in world_settings:
+            options[name] = value
+        else:
+            raise ConfigError(_unknown(raw, [*GRPOConfig.model_fields, *ALIASES, *world_settings]))
+    for name in options:
+        if name not in world_settings:
+            raise ConfigError(_unknown(name, world_settings, "the world has no setting"))
+    try:
+        return GRPOConfig(**ours, world_options={k: _coerce(k, v, world_settings[k]) for k, v in options.items()})
+    except pydantic.ValidationError as error:
+        raise ConfigError(_explain(error)) from None
+
+
+def _coerce(name: str, value: Any, default: Any) -> Any:
+    """A world's setting as the type of its default: the command line brings only strings."""
+    if type(value) is type(default):
+        return value
+    try:
+        return pydantic.TypeAdapter(type(default)).validate_python(value)
+    except pydantic.ValidationError:
+        raise ConfigError(f"{name} must be {_type_name(type(default))}, not {value!r}") from None
+
+
+def _type_name(kind: type) -> str:
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}.get(kind, kind.__name__)
+
+
+def _unknown(name: str, known: Iterable[str], told: str = "there is no setting") -> str:
+    near = difflib.get_close_matches(name.replace("-", "_"), known, 1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else "`coterie train --help` lists them all"
+    return f"{told} {name!r}; {hint}"
+
+
+def _explain(error: pydantic.ValidationError) -> str:
+    """The first mistake, in a sentence."""
+    first = error.errors()[0]
+    message = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:
+        return message
+    name = str(first["loc"][0])
+    return f"{name} = {first['input']!r} will not do: {message[0].lower()}{message[1:]}"
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The settings in a TOML file."""
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {path}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+
+
+def write_toml(config: GRPOConfig) -> str:
+    """The configuration as TOML; what is not set is left out."""
+    values = config.model_dump(exclude_none=True)
+    options = values.pop("world_options")
+    lines = [f"{name} = {_toml_value(value)}" for name, value in values.items()]
+    if options:
+        lines += ["", "[world_options]", *(f"{name} = {_toml_value(value)}" for name, value in options.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    # JSON's strings, numbers, booleans and lists are TOML's, but for characters beyond ASCII.
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,67 @@
+"""The contract of an engine: who samples and who learns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from coterie.rollouts import Batch, Floats, Group, Task
+from coterie.worlds.base import Example
+
+Metrics = dict[str, float]
+
+
+class OutOfStep(ArithmeticError):
+    """Training cannot go on: update after update had a gradient that is not finite."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How answers are drawn. Temperature 0 takes the likeliest token."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int | None = None  # None: as long as the language allows
+    seed: int | None = None  # a random stream of its own; None: the engine's, which moves on
+
+
+class Engine(Protocol):
+    """A policy, its optimizer and, where wanted, a frozen reference."""
+
+    def sample(self, tasks: Sequence[Task], group_size: int, sampling: Sampling) -> Iterator[tuple[int, Group]]:
+        """Answer each task group_size times; a group comes, with its task's place, when it is complete."""
+        ...
+
+    def reference_logprobs(self, batch: Batch, temperature: float) -> Floats:
+        """[N, T]: the batch under the reference."""
+        ...
+
+    def blend_reference(self, old_share: float) -> None:
+        """reference = old_share * reference + (1 - old_share) * policy; 0 copies the policy."""
+        ...
+
+    def update(self, batch: Batch, learning_rate: float, temperature: float) -> Metrics:
+        """Learn from one step's rows."""
+        ...
+
+    def imitate(self, examples: Sequence[Example], learning_rate: float) -> Metrics:
+        """One supervised update on examples."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write all that resuming needs, as safetensors and JSON."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Become exactly what was saved."""
+        ...
+
+    def load_policy(self, folder: Path) -> None:
+        """Take only the weights, to start another run from them."""
+        ...
+
+    def describe(self) -> str:
+        """What runs, in a line."""
+        ...

@@ -1,0 +1,197 @@
+"""Learns from a step: log-probabilities at chosen places, micro-batches, one loss, one optimizer."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.engines.base import Metrics, OutOfStep
+from coterie.engines.torch.transformer import Transformer
+from coterie.grpo.objective import Objective, entropy, step_loss
+from coterie.rollouts import Batch, Floats, Ints, unpack_bits
+
+
+@dataclass(frozen=True)
+class LearnerSettings:
+    """How updates are made; the objective says what they are for."""
+
+    objective: Objective = Objective()
+    epochs: int = 1
+    minibatch_size: int | None = None  # answers an optimizer update; None: the whole step
+    micro_batch_tokens: int = 16_384  # tokens, padding included, in memory at once
+    weight_decay: float = 0.01
+    max_grad_norm: float = 1.0
+    max_bad_updates: int = 10
+
+
+@dataclass(frozen=True)
+class Places:
+    """The log-probability and entropy at every place, 0 where nothing was chosen."""
+
+    logprobs: Tensor  # [N, T]
+    entropies: Tensor  # [N, T]
+
+
+def micro_batches(lengths: Ints, max_tokens: int) -> Iterator[Ints]:
+    """Rows of like length together, so that little is padding and all fits into max_tokens."""
+    order = np.argsort(-lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        count = max(1, max_tokens // int(lengths[order[start]]))
+        yield order[start : start + count]
+        start += count
+
+
+def score_places(model: Transformer, batch: Batch, temperature: float) -> Places:
+    """The batch under the model, as it was sampled: same temperature, same support."""
+    device = model.head.weight.device
+    tokens = torch.from_numpy(batch.tokens).to(device)
+    chosen = torch.from_numpy(batch.chosen).to(device)
+    positions = torch.arange(tokens.shape[1], device=device).expand_as(tokens)
+    # Place t is predicted from place t - 1; only those places get logits.
+    hidden = model(tokens[:, :-1], positions[:, :-1])[chosen[:, 1:]]  # [A, width]
+    logits = model.head(hidden) / (temperature or 1.0)
+    if batch.legal is not None:
+        support = torch.from_numpy(unpack_bits(batch.legal, logits.shape[-1])).to(device)
+        logits = logits.masked_fill(~support, -torch.inf)
+    table = logits.log_softmax(-1)
+    taken = table.gather(-1, tokens[chosen][:, None])[:, 0]
+    blank = torch.zeros(tokens.shape, device=device)
+    return Places(blank.masked_scatter(chosen, taken), blank.masked_scatter(chosen, entropy(table)))
+
+
+class Learner:
+    """A model and its optimizer."""
+
+    def __init__(self, model: Transformer, settings: LearnerSettings, generator: torch.Generator) -> None:
+        self.model, self.settings, self.generator = model, settings, generator
+        decayed = [p for p in model.parameters() if p.dim() >= 2]
+        others = [p for p in model.parameters() if p.dim() < 2]
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": decayed, "weight_decay": settings.weight_decay},
+                {"params": others, "weight_decay": 0.0},
+            ],
+            lr=0.0,
+            betas=(0.9, 0.95),
+            fused=True,
+        )
+        self.bad_updates_in_a_row = 0
+
+    @torch.inference_mode()
+    def logprobs(self, model: Transformer, batch: Batch, temperature: float) -> Floats:
+        """[N, T] under this model, in micro-batches."""
+        result = np.zeros(batch.tokens.shape, np.float32)
+        for rows in micro_batches(batch.lengths, self.settings.micro_batch_tokens):
+            part = batch.rows(rows)
+            result[rows, : part.tokens.shape[1]] = score_places(model, part, temperature).logprobs.cpu().numpy()
+        return result
+
+    def update(self, batch: Batch, learning_rate: float, temperature: float) -> Metrics:
+        """Every epoch over the step, in minibatches; the metrics are means over tokens and updates."""
+        totals: Counter[str] = Counter()
+        for _ in range(self.settings.epochs):
+            for rows in self._minibatches(batch.num_rows):
+                totals.update(self._learn(batch.rows(rows), learning_rate, temperature))
+        tokens, updates = max(totals.pop("tokens"), 1), totals.pop("updates")
+        per_update = ("grad_norm", "loss")
+        counts = ("skipped_updates", "skipped_rows")
+        return {
+            name: value if name in counts else value / (updates if name in per_update else tokens)
+            for name, value in totals.items()
+        }
+
+    def _minibatches(self, num_rows: int) -> Iterator[Ints]:
+        size = self.settings.minibatch_size or num_rows
+        order = np.arange(num_rows)
+        if size < num_rows:
+            order = torch.randperm(num_rows, generator=self.generator, device=self.generator.device).cpu().numpy()
+        for start in range(0, num_rows, size):
+            yield order[start : start + size]
+
+    def _learn(self, batch: Batch, learning_rate: float, temperature: float) -> Metrics:
+        """One optimizer update; the denominator is this update's, however it is split."""
+        objective, device = self.settings.objective, self.generator.device
+        num_tokens = float(batch.chosen.sum())
+        matters = batch.advantages != 0 if objective.only_advantages_matter else np.ones(batch.num_rows, np.bool_)
+        active = np.flatnonzero(matters)
+        sums: Counter[str] = Counter(updates=1, skipped_rows=batch.num_rows - len(active))
+        gap = 0.0
+
+        def loss_of(part: Batch) -> Tensor:
+            nonlocal gap
+            places = score_places(self.model, part, temperature)
+            old = torch.from_numpy(part.logprobs).to(device)
+            reference = None if part.reference is None else torch.from_numpy(part.reference).to(device)
+            chosen = torch.from_numpy(part.chosen).to(device)
+            advantages = torch.from_numpy(part.advantages).to(device)[:, None]
+            loss, more = step_loss(
+                objective, places.logprobs, places.entropies, old, reference, advantages, chosen, num_tokens
+            )
+            with torch.no_grad():
+                gap = max(gap, float((places.logprobs - old).abs().max()))
+                sums.update({name: float(value) for name, value in more.items()})
+                sums.update(loss=float(loss), tokens=int(part.chosen.sum()))
+            return loss
+
+        parts = micro_batches(batch.lengths[active], self.settings.micro_batch_tokens)
+        sums.update(self._descend((batch.rows(active[rows]) for rows in parts), loss_of, learning_rate))
+        return dict(sums)
+
+    def imitate(self, batch: Batch, learning_rate: float) -> Metrics:
+        """One supervised update: the mean negative log-likelihood of the chosen tokens."""
+        num_tokens = float(batch.chosen.sum())
+        total = 0.0
+
+        def loss_of(part: Batch) -> Tensor:
+            nonlocal total
+            loss = -score_places(self.model, part, 1.0).logprobs.sum() / num_tokens
+            total += float(loss.detach())
+            return loss
+
+        parts = (batch.rows(rows) for rows in micro_batches(batch.lengths, self.settings.micro_batch_tokens))
+        metrics = self._descend(parts, loss_of, learning_rate)
+        return {"cold_start_loss": total, **metrics}
+
+    def _descend(self, parts: Iterator[Batch], loss_of: Callable[[Batch], Tensor], learning_rate: float) -> Metrics:
+        """Accumulate the parts' gradients and step; a gradient that is not finite is not taken."""
+        self.optimizer.zero_grad(set_to_none=True)
+        num_parts = 0
+        for part in parts:
+            loss_of(part).backward()
+            num_parts += 1
+        if num_parts == 0:
+            return {"grad_norm": 0.0, "skipped_updates": 0}
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm))
+        if not math.isfinite(norm):
+            self.bad_updates_in_a_row += 1
+            if self.bad_updates_in_a_row >= self.settings.max_bad_updates:
+                raise OutOfStep(f"{self.bad_updates_in_a_row} updates in a row had a gradient that is not finite")
+            return {"grad_norm": 0.0, "skipped_updates": 1}
+        self.bad_updates_in_a_row = 0
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.optimizer.step()
+        return {"grad_norm": norm, "skipped_updates": 0}
+
+    def state(self) -> dict[str, Tensor]:
+        """The optimizer's state under the parameters' names."""
+        found = {}
+        for name, parameter in self.model.named_parameters():
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                found[f"{key}.{name}"] = value
+        return found
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """The inverse of `state`."""
+        parameters = dict(self.model.named_parameters())
+        self.optimizer.state.clear()
+        for full_name, value in state.items():
+            key, name = full_name.split(".", 1)
+            self.optimizer.state[parameters[name]][key] = value.clone()

@@ -1,0 +1,50 @@
+"""What a set of scored groups amounts to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import comb
+
+import numpy as np
+
+from coterie.engines.base import Metrics
+from coterie.rollouts import Finish, Group, Score
+
+
+def pass_at_k(num_answers: int, num_right: int, k: int) -> float:
+    """The chance that k of these answers, drawn without replacement, hold a right one.
+
+    Chen et al. (arXiv 2107.03374), equation 1.
+    """
+    return 1.0 - comb(num_answers - num_right, k) / comb(num_answers, k)
+
+
+def summarize(groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> Metrics:
+    """The means that training and evaluation both report."""
+    flat = [score for group in scores for score in group]
+    totals = np.array([[score.total for score in group] for group in scores])
+    completions = [completion for group in groups for completion in group.completions]
+    names = dict.fromkeys(name for score in flat for name in score.parts)
+    faults = Counter(score.fault for score in flat if score.fault)
+    return {
+        "reward": float(totals.mean()),
+        "reward_std": float(totals.std(axis=1).mean()),
+        "success": float(np.mean([score.success for score in flat])),
+        "valid": float(np.mean([score.valid for score in flat])),
+        "distinct": float(np.mean([len(set(group.answers)) / len(group.completions) for group in groups])),
+        **{f"rewards/{name}": float(np.mean([s.parts[name] for s in flat if name in s.parts])) for name in names},
+        "completions/mean_length": float(np.mean([c.chosen.sum() for c in completions])),
+        "completions/clipped_ratio": float(np.mean([c.finish is Finish.LENGTH for c in completions])),
+        "completions/dead_ends": float(np.mean([c.finish is Finish.DEAD_END for c in completions])),
+        "faults": float(sum(faults.values())),
+        **{f"faults/{kind}": float(count) for kind, count in sorted(faults.items())},
+    }
+
+
+def evaluate_groups(groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> Metrics:
+    """`summarize`, and pass@1 and pass@k for k the number of answers a task."""
+    size = len(scores[0])
+    right = [sum(score.success for score in group) for group in scores]
+    passes = {f"pass@{k}": float(np.mean([pass_at_k(size, r, k) for r in right])) for k in sorted({1, size})}
+    return {**summarize(groups, scores), **passes}

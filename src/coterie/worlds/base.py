@@ -1,0 +1,188 @@
+"""The contract between a world and everything else: World, Language, Constraint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from coterie.rollouts import Bits, Bools, Ints, Score, Task, pack_bits
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
+else:
+    Picture = object
+
+
+class LanguageError(ValueError):
+    """A text that this language cannot write; the message says where and why."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """An answer to learn from. With `total` it is also a test: the world must give that score."""
+
+    task: Task
+    answer: str
+    total: float | None = None
+
+
+class Constraint(Protocol):
+    """Which tokens may come next, for many rows at once; it follows the rows as they grow."""
+
+    def legal(self) -> Bools:
+        """[rows, V]: what each row may choose now."""
+        ...
+
+    def advance(self, tokens: Ints) -> None:
+        """Each row chose its token. A row that ended may be told its end again until it is dropped."""
+        ...
+
+    def keep(self, rows: Ints) -> None:
+        """Only these rows go on, in this order."""
+        ...
+
+
+class Language(Protocol):
+    """How an answer is written in a closed vocabulary."""
+
+    @property
+    def vocabulary(self) -> Sequence[str]:
+        """The spelling of each token."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """The token that ends an answer."""
+        ...
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest answer, its end token included."""
+        ...
+
+    def encode_prompt(self, prompt: str) -> list[int]:
+        """The tokens that pose a task; at least one."""
+        ...
+
+    def encode(self, answer: str) -> list[int]:
+        """The tokens of an answer, its end token included; LanguageError if it has none."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The answer that tokens spell; an end token is allowed and adds nothing."""
+        ...
+
+    def constraint(self, tasks: Sequence[Task]) -> Constraint:
+        """A fresh constraint with one row a task."""
+        ...
+
+
+class World(Protocol):
+    """What is asked and how it is judged. Subclass it; its dataclass fields are its settings."""
+
+    name: str
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The tasks of 'train' or 'heldout'; the two share none."""
+        ...
+
+    def score(self, task: Task, answers: Sequence[str]) -> list[Score]:
+        """A verdict on each answer. A bad answer is a low Score, never an exception."""
+        ...
+
+    def language(self) -> Language | None:
+        """The closed vocabulary, for a policy trained from scratch; None if there is none."""
+        return None
+
+    def examples(self) -> Sequence[Example]:
+        """Answers to start from, and the world's own test."""
+        return ()
+
+    def picture(self, task: Task, answer: str) -> Picture | None:
+        """What a person would want to see of this answer."""
+        return None
+
+
+def trace_legal(language: Language, tasks: Sequence[Task], answers: Sequence[Sequence[int]]) -> list[Bits | None]:
+    """The packed masks met on the way of each answer; None for an answer with an illegal token."""
+    constraint = language.constraint(tasks)
+    masks: list[list[Bits]] = [[] for _ in answers]
+    rows = np.arange(len(answers))
+    while len(rows):
+        place = len(masks[rows[0]])  # all rows that are left are at the same one
+        token = np.array([answers[row][place] for row in rows])
+        legal = constraint.legal()
+        for row, packed in zip(rows, pack_bits(legal), strict=True):
+            masks[row].append(packed)
+        allowed = legal[np.arange(len(rows)), token]
+        for row in rows[~allowed]:
+            masks[row].clear()
+        longer = np.array([len(answers[row]) > place + 1 for row in rows])
+        kept = np.flatnonzero(allowed & longer)
+        constraint.keep(kept)
+        constraint.advance(token[kept])
+        rows = rows[kept]
+    return [np.stack(m) if m else None for m in masks]
+
+
+@dataclass
+class FixedConstraint:
+    """The same tokens are legal at every place."""
+
+    allowed: Bools  # [V]
+    rows: int
+
+    def legal(self) -> Bools:
+        return np.broadcast_to(self.allowed, (self.rows, len(self.allowed)))
+
+    def advance(self, tokens: Ints) -> None:
+        assert len(tokens) == self.rows
+
+    def keep(self, rows: Ints) -> None:
+        self.rows = len(rows)
+
+
+@dataclass(frozen=True)
+class Characters:
+    """Answers spelled in a small alphabet; prompts may use further characters."""
+
+    alphabet: str
+    max_tokens: int
+    prompt_alphabet: str = "abcdefghijklmnopqrstuvwxyz0123456789 "
+
+    @property
+    def vocabulary(self) -> Sequence[str]:
+        extra = [c for c in dict.fromkeys(self.prompt_alphabet) if c not in self.alphabet]
+        return ["<end>", "<ask>", *dict.fromkeys(self.alphabet), *extra]
+
+    @property
+    def end(self) -> int:
+        return 0
+
+    def encode_prompt(self, prompt: str) -> list[int]:
+        return [1, *self._spell(prompt, len(self.vocabulary), "prompt")]
+
+    def encode(self, answer: str) -> list[int]:
+        if len(answer) >= self.max_tokens:
+            raise LanguageError(f"the answer has {len(answer)} characters; write at most {self.max_tokens - 1}")
+        return [*self._spell(answer, 2 + len(dict.fromkeys(self.alphabet)), "answer"), self.end]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        vocabulary = self.vocabulary
+        return "".join(vocabulary[t] for t in tokens if t != self.end)
+
+    def constraint(self, tasks: Sequence[Task]) -> Constraint:
+        allowed = np.zeros(len(self.vocabulary), np.bool_)
+        allowed[: 2 + len(dict.fromkeys(self.alphabet))] = True
+        allowed[1] = False
+        return FixedConstraint(allowed, len(tasks))
+
+    def _spell(self, text: str, known: int, what: str) -> list[int]:
+        ids = {c: i for i, c in enumerate(self.vocabulary[:known])}
+        for place, c in enumerate(text):
+            if c not in ids:
+                raise LanguageError(f"character {place + 1} of the {what}, {c!r}, is not in the alphabet")
+        return [ids[c] for c in text]

@@ -1,0 +1,5 @@
+"""Brick structures that stand."""
+
+from coterie.worlds.bricks.world import BricksWorld
+
+__all__ = ["BricksWorld"]
