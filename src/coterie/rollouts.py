@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ Bools = NDArray[np.bool_]
 Bits = NDArray[np.uint8]
 
 
-class Finish(str, Enum):
+class Finish(StrEnum):
     """Why an answer ended: it said so, it hit the length limit, or nothing legal was left."""
 
     STOP = "stop"

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from coterie.extras import require
 from coterie.training.trainer import Watcher
-
-
-class MissingExtra(ImportError):
-    """A package that is an extra; the message is the command that installs it."""
 
 
 def tensorboard(run: Path) -> Watcher:
     """Event files under tensorboard/ in the run folder."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise MissingExtra("TensorBoard is not installed; run: pip install 'coterie[tensorboard]'") from None
+    require("tensorboard", "tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
     writer = SummaryWriter(str(run / "tensorboard"))
 
     def watch(phase: str, done: int, total: int, metrics: dict[str, float]) -> None:
@@ -30,11 +26,7 @@ def tensorboard(run: Path) -> Watcher:
 
 def wandb(run: Path) -> Watcher:
     """A W&B run named after the folder; WANDB_MODE=offline keeps it on this machine."""
-    try:
-        import wandb as library
-    except ImportError:
-        raise MissingExtra("W&B is not installed; run: pip install 'coterie[wandb]'") from None
-    session = library.init(project="coterie", id=run.name, resume="allow", dir=str(run))
+    session = require("wandb", "wandb").init(project="coterie", id=run.name, resume="allow", dir=str(run))
 
     def watch(phase: str, done: int, total: int, metrics: dict[str, float]) -> None:
         session.log({f"{phase}/{name}": value for name, value in metrics.items()} | {f"{phase}/step": done})

@@ -29,7 +29,7 @@ class RunFolder:
             )
         folder = cls(path)
         folder.checkpoints.mkdir(parents=True, exist_ok=True)
-        folder._replace("config.toml", config)
+        folder.write_config(config)
         return folder
 
     @classmethod
@@ -38,6 +38,9 @@ class RunFolder:
         if not (path / "config.toml").is_file():
             raise CheckpointError(f"{path} is no run folder: it has no config.toml")
         return cls(path)
+
+    def write_config(self, config: str) -> None:
+        self._replace("config.toml", config)
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         self._append("metrics.jsonl", [{"step": step, **metrics}])

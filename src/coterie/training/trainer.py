@@ -138,7 +138,7 @@ class Trainer:
         """Cold start, then every step that is left; saves as it goes, and when asked to stop."""
         metrics: Metrics = {}
         config, progress = self.config, self.progress
-        self._cold_start()
+        self.cold_start()
         while progress.step < config.steps and not self.stopping:
             try:
                 metrics = self.step()
@@ -153,9 +153,7 @@ class Trainer:
                     self.save()
         return metrics
 
-    def evaluate(
-        self, split: str = "heldout", num_tasks: int | None = None, num_samples: int | None = None
-    ) -> Metrics:
+    def evaluate(self, split: str = "heldout", num_tasks: int | None = None, num_samples: int | None = None) -> Metrics:
         """Judge the policy on tasks of a split; training then goes on as if nothing had happened."""
         groups = self.answer(self.pick_tasks(split, num_tasks), num_samples)
         return evaluate_groups(groups, self.compute_rewards(groups))
@@ -171,7 +169,8 @@ class Trainer:
         sampling = replace(self.sampling, seed=self.config.seed)
         return self.generate_rollouts(tasks, num_samples or self.config.eval_samples, sampling)
 
-    def _cold_start(self) -> None:
+    def cold_start(self) -> None:
+        """Imitate the world's examples, as far as that is not done yet."""
         config, progress = self.config, self.progress
         examples = self.world.examples()
         steps = config.cold_start_steps if len(examples) else 0
@@ -226,6 +225,12 @@ class Trainer:
         self.tasks.drawn = self.progress.tasks_drawn
         self.run.rewind(self.progress.step)
         return True
+
+    @property
+    def place(self) -> str:
+        """How far the run is, in words."""
+        cold = self.progress.step == 0 and self.progress.cold_step < self.config.cold_start_steps
+        return f"cold start {self.progress.cold_step}" if cold else f"step {self.progress.step}"
 
     def stop(self) -> None:
         """Finish the step, save, and return from train()."""

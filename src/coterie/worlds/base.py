@@ -11,9 +11,7 @@ import numpy as np
 from coterie.rollouts import Bits, Bools, Ints, Score, Task, pack_bits
 
 if TYPE_CHECKING:
-    from PIL.Image import Image as Picture
-else:
-    Picture = object
+    from PIL.Image import Image
 
 
 class LanguageError(ValueError):
@@ -101,7 +99,7 @@ class World(Protocol):
         """Answers to start from, and the world's own test."""
         return ()
 
-    def picture(self, task: Task, answer: str) -> Picture | None:
+    def picture(self, task: Task, answer: str) -> Image | None:
         """What a person would want to see of this answer."""
         return None
 
@@ -110,21 +108,22 @@ def trace_legal(language: Language, tasks: Sequence[Task], answers: Sequence[Seq
     """The packed masks met on the way of each answer; None for an answer with an illegal token."""
     constraint = language.constraint(tasks)
     masks: list[list[Bits]] = [[] for _ in answers]
-    rows = np.arange(len(answers))
-    while len(rows):
+    rows = list(range(len(answers)))
+    while rows:
         place = len(masks[rows[0]])  # all rows that are left are at the same one
         token = np.array([answers[row][place] for row in rows])
         legal = constraint.legal()
         for row, packed in zip(rows, pack_bits(legal), strict=True):
             masks[row].append(packed)
         allowed = legal[np.arange(len(rows)), token]
-        for row in rows[~allowed]:
-            masks[row].clear()
+        for row, fine in zip(rows, allowed, strict=True):
+            if not fine:
+                masks[row].clear()
         longer = np.array([len(answers[row]) > place + 1 for row in rows])
         kept = np.flatnonzero(allowed & longer)
         constraint.keep(kept)
         constraint.advance(token[kept])
-        rows = rows[kept]
+        rows = [rows[i] for i in kept]
     return [np.stack(m) if m else None for m in masks]
 
 

@@ -51,7 +51,9 @@ def draw(logits: Tensor, support: Tensor, temperature: float, generator: torch.G
     return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
 
 
-def fill_prompts(model: Transformer, prompts: Sequence[Sequence[int]], group_size: int, room: int) -> tuple[Cache, Tensor, Tensor]:
+def fill_prompts(
+    model: Transformer, prompts: Sequence[Sequence[int]], group_size: int, room: int
+) -> tuple[Cache, Tensor, Tensor]:
     """Compute each prompt once, then give every sibling its row: cache, last hidden states, next positions."""
     device = model.head.weight.device
     longest = max(map(len, prompts))
@@ -67,7 +69,6 @@ def fill_prompts(model: Transformer, prompts: Sequence[Sequence[int]], group_siz
     hidden = model(tokens.to(device), positions, cache)[:, -1]
     siblings = torch.arange(len(prompts), device=device).repeat_interleave(group_size)
     cache.select(siblings, longest + room)
-    cache.visible[..., longest:] = True
     return cache, hidden[siblings], lengths.to(device)[siblings]
 
 

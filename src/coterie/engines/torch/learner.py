@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import torch
@@ -16,12 +17,14 @@ from coterie.engines.torch.transformer import Transformer
 from coterie.grpo.objective import Objective, entropy, step_loss
 from coterie.rollouts import Batch, Floats, Ints, unpack_bits
 
+Totals = defaultdict[str, float]
+
 
 @dataclass(frozen=True)
 class LearnerSettings:
     """How updates are made; the objective says what they are for."""
 
-    objective: Objective = Objective()
+    objective: Objective = field(default_factory=Objective)
     epochs: int = 1
     minibatch_size: int | None = None  # answers an optimizer update; None: the whole step
     micro_batch_tokens: int = 16_384  # tokens, padding included, in memory at once
@@ -66,6 +69,12 @@ def score_places(model: Transformer, batch: Batch, temperature: float) -> Places
     return Places(blank.masked_scatter(chosen, taken), blank.masked_scatter(chosen, entropy(table)))
 
 
+def add(totals: Totals, more: Mapping[str, float]) -> None:
+    """Add each value to the total of its name."""
+    for name, value in more.items():
+        totals[name] += value
+
+
 class Learner:
     """A model and its optimizer."""
 
@@ -95,10 +104,10 @@ class Learner:
 
     def update(self, batch: Batch, learning_rate: float, temperature: float) -> Metrics:
         """Every epoch over the step, in minibatches; the metrics are means over tokens and updates."""
-        totals: Counter[str] = Counter()
+        totals: Totals = defaultdict(float)
         for _ in range(self.settings.epochs):
             for rows in self._minibatches(batch.num_rows):
-                totals.update(self._learn(batch.rows(rows), learning_rate, temperature))
+                add(totals, self._learn(batch.rows(rows), learning_rate, temperature))
         tokens, updates = max(totals.pop("tokens"), 1), totals.pop("updates")
         per_update = ("grad_norm", "loss")
         counts = ("skipped_updates", "skipped_rows")
@@ -121,11 +130,9 @@ class Learner:
         num_tokens = float(batch.chosen.sum())
         matters = batch.advantages != 0 if objective.only_advantages_matter else np.ones(batch.num_rows, np.bool_)
         active = np.flatnonzero(matters)
-        sums: Counter[str] = Counter(updates=1, skipped_rows=batch.num_rows - len(active))
-        gap = 0.0
+        sums: Totals = defaultdict(float, updates=1.0, skipped_rows=float(batch.num_rows - len(active)))
 
         def loss_of(part: Batch) -> Tensor:
-            nonlocal gap
             places = score_places(self.model, part, temperature)
             old = torch.from_numpy(part.logprobs).to(device)
             reference = None if part.reference is None else torch.from_numpy(part.reference).to(device)
@@ -134,15 +141,13 @@ class Learner:
             loss, more = step_loss(
                 objective, places.logprobs, places.entropies, old, reference, advantages, chosen, num_tokens
             )
-            with torch.no_grad():
-                gap = max(gap, float((places.logprobs - old).abs().max()))
-                sums.update({name: float(value) for name, value in more.items()})
-                sums.update(loss=float(loss), tokens=int(part.chosen.sum()))
-            return loss
+            add(sums, {name: float(value.detach()) for name, value in more.items()})
+            add(sums, {"loss": float(loss.detach()), "tokens": float(part.chosen.sum())})
+            return cast(Tensor, loss)
 
         parts = micro_batches(batch.lengths[active], self.settings.micro_batch_tokens)
-        sums.update(self._descend((batch.rows(active[rows]) for rows in parts), loss_of, learning_rate))
-        return dict(sums)
+        add(sums, self._descend((batch.rows(active[rows]) for rows in parts), loss_of, learning_rate))
+        return sums
 
     def imitate(self, batch: Batch, learning_rate: float) -> Metrics:
         """One supervised update: the mean negative log-likelihood of the chosen tokens."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -48,7 +49,7 @@ class Cache:
             length_now = length or tensor.shape[dim]
             size = [len(rows), *tensor.shape[1:]]
             size[dim] = length_now
-            fresh = tensor.new_zeros(size) if tensor.dtype == torch.bool else tensor.new_empty(size)
+            fresh = tensor.new_ones(size)  # what is yet to come is visible
             fresh.narrow(dim, 0, self.filled).copy_(tensor.narrow(dim, 0, self.filled).index_select(0, rows))
             return fresh
 
@@ -101,7 +102,7 @@ class Block(nn.Module):
             mixed = cache.attend(self.layer, q, k, v)
         x = x + self.attention_out(mixed.transpose(1, 2).reshape(rows, length, width))
         gate, up = self.gate_and_up(self.mlp_norm(x)).chunk(2, dim=-1)
-        return x + self.down(F.silu(gate) * up)
+        return cast(Tensor, x + self.down(F.silu(gate) * up))
 
 
 class Transformer(nn.Module):
@@ -135,4 +136,4 @@ class Transformer(nn.Module):
             x = block(x, angles, cache)
         if cache is not None:
             cache.filled += tokens.shape[1]
-        return self.norm(x)
+        return cast(Tensor, self.norm(x))

@@ -83,7 +83,7 @@ class AbsoluteLanguage:
         dim = self.world_dim
         first = 1 + len(SIZES)
         return print_bricks(
-            Brick(*SIZES[s - 1], x - first, y - first - dim, z - first - 2 * dim)
+            Brick(SIZES[s - 1][0], SIZES[s - 1][1], x - first, y - first - dim, z - first - 2 * dim)
             for s, x, y, z in zip(*(body[i : len(body) // 4 * 4 : 4] for i in range(4)), strict=True)
         )
 
@@ -142,7 +142,7 @@ class BrickConstraint:
         if self.stage == 1:
             return _bits(np.bitwise_or.reduce(spots, axis=(1, 2)), dim)
         at_x = (spots >> x[:, None, None].astype(np.uint32)) & 1 == 1  # [rows, Z, Y]
-        return at_x.any(1) if self.stage == 2 else at_x[rows, :, y]
+        return np.asarray(at_x.any(1) if self.stage == 2 else at_x[rows, :, y])
 
     def advance(self, tokens: Ints) -> None:
         # A row that chose the end is expected to leave; until then it stays where it is.

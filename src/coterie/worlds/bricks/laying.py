@@ -55,9 +55,7 @@ def _choose(
     fitting = [
         (h, w)
         for h, w in SIZES
-        if x + h <= open_cells.shape[0]
-        and y + w <= open_cells.shape[1]
-        and open_cells[x : x + h, y : y + w, z].all()
+        if x + h <= open_cells.shape[0] and y + w <= open_cells.shape[1] and open_cells[x : x + h, y : y + w, z].all()
     ]
     careful = z > 0 and rng.random() < builder.care
 

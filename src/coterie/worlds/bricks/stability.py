@@ -158,9 +158,7 @@ def assemble(bricks: Sequence[Brick], contacts: Contacts) -> Statics:
     ).tocsc()
     weight = np.zeros(5 * len(bricks))
     weight[2::5] = [brick.mass for brick in bricks]
-    least = np.concatenate(
-        [np.full(num_points, -STUD_CAPACITY), np.full(2 * num_joints, -np.inf), np.zeros(num_sides)]
-    )
+    least = np.concatenate([np.full(num_points, -STUD_CAPACITY), np.full(2 * num_joints, -np.inf), np.zeros(num_sides)])
     return Statics(matrix, weight, least, point_upper, point_lower)
 
 
@@ -199,7 +197,9 @@ def analyze(bricks: Sequence[Brick]) -> Verdict:
     floating = find_floating(len(bricks), contacts)
     if len(floating):
         first = int(floating[0])
-        return Verdict(0.0, first, f"brick {first + 1}, {bricks[first]}, floats: no chain of studs joins it to the ground")
+        return Verdict(
+            0.0, first, f"brick {first + 1}, {bricks[first]}, floats: no chain of studs joins it to the ground"
+        )
     statics = assemble(bricks, contacts)
     load_factor, price = solve_limit_load(statics)
     if load_factor > 1.0:

@@ -8,14 +8,24 @@ from functools import cached_property
 from typing import overload
 
 import numpy as np
+from PIL.Image import Image
 
 from coterie.rollouts import Score, Task
-from coterie.worlds.base import Example, Language, Picture, World
+from coterie.worlds.base import Example, Language, World
 from coterie.worlds.bricks.language import AbsoluteLanguage, Legality
 from coterie.worlds.bricks.laying import Builder, lay_bricks
+from coterie.worlds.bricks.picture import draw_bricks
 from coterie.worlds.bricks.shapes import Shape, all_shapes, target_of
 from coterie.worlds.bricks.stability import analyze
-from coterie.worlds.bricks.structure import Brick, BrickError, best_overlap, find_fault, parse_bricks, print_bricks, voxels_of
+from coterie.worlds.bricks.structure import (
+    Brick,
+    BrickError,
+    best_overlap,
+    find_fault,
+    parse_bricks,
+    print_bricks,
+    voxels_of,
+)
 
 # A structure that stands and is at least this much of what was asked for is a success.
 FAITHFUL = 0.75
@@ -103,9 +113,7 @@ class BricksWorld(World):
     def examples(self) -> Sequence[Example]:
         return LaidExamples(self)
 
-    def picture(self, task: Task, answer: str) -> Picture | None:
-        from coterie.worlds.bricks.picture import draw_bricks
-
+    def picture(self, task: Task, answer: str) -> Image | None:
         try:
             bricks = parse_bricks(answer)
         except BrickError:
