@@ -33,10 +33,11 @@ class GRPOTrainer(Trainer):
         watchers: Sequence[Watcher] = (),
     ) -> None:
         world = world or load_world(config.world, config.world_options)
+        engine = engine or make_engine(config, world)
+        scorer = Scorer(world, config.workers or available_cores(), config.answer_limit_s)
+        # Last, so that a mistake in the configuration leaves no empty run behind.
         if run is None and config.out is not None:
             run = RunFolder.create(Path(config.out), write_toml(config))
-        scorer = Scorer(world, config.workers or available_cores(), config.answer_limit_s)
-        engine = engine or make_engine(config, world)
         if run is not None:
             watchers = [*watchers, *make_trackers(config, run)]
         super().__init__(config, world, engine, scorer, run, watchers)

@@ -173,31 +173,33 @@ def help_of(command: str, words: Words) -> str:
 def train(words: Words) -> int:
     quiet = words.pop_flag("quiet")
     resume = words.pop("resume")
-    if resume is not None:
-        if words.alone:
-            raise UsageError(f"--resume takes the run folder alone, without {words.alone[0]!r}")
+    run = None
+    if resume is None:
+        config = read_target(words)
+        config = config.model_copy(update={"out": config.out or default_out(config)})
+    elif words.alone:
+        raise UsageError(f"--resume takes the run folder alone, without {words.alone[0]!r}")
+    else:
         run = RunFolder.open(Path(resume))
         saved = read_toml(run.path / "config.toml")
         config = parse_settings({**saved, **words.named}, world_fields(saved["world"]))
-        run.write_config(write_toml(config))
-    else:
-        config = read_target(words)
-        config = config.model_copy(update={"out": config.out or default_out(config)})
-        run = RunFolder.create(Path(str(config.out)), write_toml(config))
     with Display(config.log_every, quiet) as display:
         trainer = GRPOTrainer(config, run=run, watchers=[display])
         with trainer.scorer:
             display.say(trainer.engine.describe())
-            if resume is not None:
+            if run is not None:
+                run.write_config(write_toml(config))
                 found = trainer.resume(display.warn)
                 display.say(f"going on after {trainer.place}" if found else "no checkpoint yet: starting anew")
             with stops_gently(trainer, display):
                 metrics = trainer.train()
+    assert trainer.run is not None
+    path = trainer.run.path
     if trainer.progress.step < config.steps:
-        display.say(f"Stopped after {trainer.place}. To go on: coterie train --resume {run.path}")
-    elif not quiet:
-        reward = f"reward {metrics['reward']:.3f}. " if "reward" in metrics else ""
-        display.say(f"Done: {reward}The run is in {run.path}. Try: coterie eval {run.path}")
+        display.say(f"Stopped after {trainer.place}. To go on: coterie train --resume {path}")
+    else:
+        reward = f"reward {metrics['reward']:.3f}. " if metrics else ""
+        display.say(f"Done: {reward}The run is in {path}. Try: coterie eval {path}")
     return 0
 
 

@@ -24,58 +24,63 @@ class GRPOConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    world: str = Field("bricks", description="a world's name, or a Python file that defines one")
+    world: str = Field(default="bricks", description="a world's name, or a Python file that defines one")
     world_options: dict[str, Any] = Field(default_factory=dict, description="settings of the world itself")
-    seed: int = Field(0, description="of everything random")
-    out: str | None = Field(None, description="the run folder; by default runs/WORLD-DATE-TIME")
-    start_from: str | None = Field(None, description="a run or checkpoint whose policy to start from")
+    seed: int = Field(default=0, description="of everything random")
+    out: str | None = Field(default=None, description="the run folder; by default runs/WORLD-DATE-TIME")
+    start_from: str | None = Field(default=None, description="a run or checkpoint whose policy to start from")
 
-    steps: NonNegativeInt = Field(100, description="GRPO steps: sample, score, learn")
-    prompts_per_step: PositiveInt = Field(16, description="tasks a step")
-    group_size: PositiveInt = Field(8, description="answers a task; they are rated against each other")
-    epochs: PositiveInt = Field(1, description="passes over each step's answers")
-    minibatch_size: PositiveInt | None = Field(None, description="answers an optimizer update; by default all")
+    steps: NonNegativeInt = Field(default=100, description="GRPO steps: sample, score, learn")
+    prompts_per_step: PositiveInt = Field(default=16, description="tasks a step")
+    group_size: PositiveInt = Field(default=8, description="answers a task; they are rated against each other")
+    epochs: PositiveInt = Field(default=1, description="passes over each step's answers")
+    minibatch_size: PositiveInt | None = Field(default=None, description="answers an optimizer update; by default all")
 
-    temperature: NonNegativeFloat = Field(1.0, description="of sampling while training")
-    top_p: Share = Field(1.0, description="sample from the likeliest tokens that reach this probability")
-    max_tokens: PositiveInt | None = Field(None, description="longest answer; by default the language's")
+    temperature: NonNegativeFloat = Field(default=1.0, description="of sampling while training")
+    top_p: Share = Field(default=1.0, description="sample from the likeliest tokens that reach this probability")
+    max_tokens: PositiveInt | None = Field(default=None, description="longest answer; by default the language's")
 
-    clip_low: PositiveFloat = Field(0.2, description="the ratio is clipped at 1 - clip_low")
-    clip_high: PositiveFloat = Field(0.2, description="and at 1 + clip_high")
-    kl_coef: NonNegativeFloat = Field(0.0, description="weight of the KL to the policy at the start of GRPO")
-    entropy_coef: NonNegativeFloat = Field(0.0, description="weight of the entropy bonus")
+    clip_low: PositiveFloat = Field(default=0.2, description="the ratio is clipped at 1 - clip_low")
+    clip_high: PositiveFloat = Field(default=0.2, description="and at 1 + clip_high")
+    kl_coef: NonNegativeFloat = Field(default=0.0, description="weight of the KL to the policy at the start of GRPO")
+    entropy_coef: NonNegativeFloat = Field(default=0.0, description="weight of the entropy bonus")
 
-    learning_rate: PositiveFloat = Field(3e-4, description="at its peak")
-    warmup_steps: NonNegativeInt = Field(5, description="steps in which the learning rate rises")
-    schedule: Literal["cosine", "constant"] = Field("cosine", description="of the learning rate after the rise")
-    final_rate: NonNegativeFloat = Field(0.1, description="where cosine ends, as a share of the peak")
-    weight_decay: NonNegativeFloat = Field(0.01, description="of AdamW, on matrices")
-    max_grad_norm: PositiveFloat = Field(1.0, description="longer gradients are shortened to this")
+    learning_rate: PositiveFloat = Field(default=3e-4, description="at its peak")
+    warmup_steps: NonNegativeInt = Field(default=5, description="steps in which the learning rate rises")
+    schedule: Literal["cosine", "constant"] = Field(default="cosine", description="of the learning rate after the rise")
+    final_rate: NonNegativeFloat = Field(default=0.1, description="where cosine ends, as a share of the peak")
+    weight_decay: NonNegativeFloat = Field(default=0.01, description="of AdamW, on matrices")
+    max_grad_norm: PositiveFloat = Field(default=1.0, description="longer gradients are shortened to this")
 
-    cold_start_steps: NonNegativeInt = Field(300, description="supervised updates on the world's examples, first")
-    cold_start_batch: PositiveInt = Field(64, description="examples a supervised update")
-    cold_start_rate: PositiveFloat = Field(2e-3, description="learning rate of the cold start at its peak")
+    cold_start_steps: NonNegativeInt = Field(
+        default=300, description="supervised updates on the world's examples, first"
+    )
+    cold_start_batch: PositiveInt = Field(default=64, description="examples a supervised update")
+    cold_start_rate: PositiveFloat = Field(default=2e-3, description="learning rate of the cold start at its peak")
 
-    width: PositiveInt = Field(128, description="of the transformer")
-    depth: PositiveInt = Field(4, description="its layers")
-    heads: PositiveInt = Field(4, description="its attention heads")
-    device: str = Field("auto", description="cpu, cuda, cuda:1, …; auto takes a GPU where there is one")
-    threads: NonNegativeInt = Field(0, description="of torch on the CPU; 0 takes all cores this process may use")
+    width: PositiveInt = Field(default=128, description="of the transformer")
+    depth: PositiveInt = Field(default=4, description="its layers")
+    heads: PositiveInt = Field(default=4, description="its attention heads")
+    device: str = Field(default="auto", description="cpu, cuda, cuda:1, …; auto takes a GPU where there is one")
+    threads: NonNegativeInt = Field(
+        default=0, description="of torch on the CPU; 0 takes all cores this process may use"
+    )
     micro_batch_tokens: PositiveInt | None = Field(
-        None, description="tokens in memory at once while learning; by default 2,048 on a CPU and 65,536 on a GPU"
+        default=None,
+        description="tokens in memory at once while learning; by default 2,048 on a CPU and 65,536 on a GPU",
     )
 
-    workers: NonNegativeInt = Field(0, description="processes that score; 0 takes one a core")
-    answer_limit_s: PositiveFloat = Field(10.0, description="seconds a world may take over one answer")
+    workers: NonNegativeInt = Field(default=0, description="processes that score; 0 takes one a core")
+    answer_limit_s: PositiveFloat = Field(default=10.0, description="seconds a world may take over one answer")
 
-    eval_every: NonNegativeInt = Field(0, description="steps between evaluations; 0: only when asked")
-    eval_tasks: PositiveInt = Field(100, description="held-out tasks an evaluation")
-    eval_samples: PositiveInt = Field(1, description="answers a task in an evaluation; pass@k is for this k")
-    save_every: PositiveInt = Field(20, description="steps between checkpoints")
-    keep_checkpoints: PositiveInt = Field(3, description="how many of the newest are kept, besides the best")
-    log_every: PositiveInt = Field(1, description="steps between lines where there is no terminal")
-    rollouts_logged: NonNegativeInt = Field(16, description="answers a step that go into rollouts.jsonl")
-    track: str = Field("", description="tensorboard, wandb, or both with a comma between")
+    eval_every: NonNegativeInt = Field(default=0, description="steps between evaluations; 0: only when asked")
+    eval_tasks: PositiveInt = Field(default=100, description="held-out tasks an evaluation")
+    eval_samples: PositiveInt = Field(default=1, description="answers a task in an evaluation; pass@k is for this k")
+    save_every: PositiveInt = Field(default=20, description="steps between checkpoints")
+    keep_checkpoints: PositiveInt = Field(default=3, description="how many of the newest are kept, besides the best")
+    log_every: PositiveInt = Field(default=1, description="steps between lines where there is no terminal")
+    rollouts_logged: NonNegativeInt = Field(default=16, description="answers a step that go into rollouts.jsonl")
+    track: str = Field(default="", description="tensorboard, wandb, or both with a comma between")
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> GRPOConfig:

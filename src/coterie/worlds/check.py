@@ -143,13 +143,14 @@ def drawn_answers_parse(world: World, count: int, rng: np.random.Generator) -> N
     tasks = [world.tasks("train")[int(i)] for i in rng.integers(0, len(world.tasks("train")), count)]
     for task, tokens in zip(tasks, draw_at_random(language, tasks, rng), strict=True):
         text = language.decode(tokens)
-        again = language.encode(text)
-        _demand(language.decode(again) == text, f"{text[:60]!r} is not what its own tokens spell")
+        if tokens and tokens[-1] == language.end:
+            again = language.decode(language.encode(text))
+            _demand(again == text, f"{text[:60]!r} is not what its own tokens spell")
         _demand(math.isfinite(world.score(task, [text])[0].total), f"{text[:60]!r} has no finite score")
 
 
 def draw_at_random(language: Language, tasks: Sequence[Task], rng: np.random.Generator) -> list[list[int]]:
-    """Answers drawn evenly from what is legal; one cut off at max_tokens or stuck is left out whole."""
+    """Answers drawn evenly from what is legal, up to max_tokens."""
     constraint = language.constraint(tasks)
     answers: list[list[int]] = [[] for _ in tasks]
     rows = np.arange(len(tasks))

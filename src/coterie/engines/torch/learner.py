@@ -131,6 +131,7 @@ class Learner:
         matters = batch.advantages != 0 if objective.only_advantages_matter else np.ones(batch.num_rows, np.bool_)
         active = np.flatnonzero(matters)
         sums: Totals = defaultdict(float, updates=1.0, skipped_rows=float(batch.num_rows - len(active)))
+        add(sums, {"loss": 0.0, "tokens": 0.0})  # a step may have no row to learn from
 
         def loss_of(part: Batch) -> Tensor:
             places = score_places(self.model, part, temperature)

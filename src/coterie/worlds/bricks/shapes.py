@@ -124,7 +124,7 @@ def gate(wide: int, deep: int, tall: int) -> Voxels:
 
 def stairs(wide: int, deep: int, tall: int) -> Voxels:
     x, z = np.arange(wide)[:, None, None], np.arange(tall)[None, None, :]
-    return np.broadcast_to(z * wide <= x * tall, (wide, deep, tall)).copy()
+    return np.broadcast_to(z * wide < (x + 1) * tall, (wide, deep, tall)).copy()
 
 
 def tower(wide: int, deep: int, tall: int) -> Voxels:

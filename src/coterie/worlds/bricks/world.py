@@ -40,7 +40,7 @@ class BricksWorld(World):
     max_bricks: int = 60
     legality: Legality = "geometry"
     valid_weight: float = 0.1
-    stability_weight: float = 1.0
+    stability_weight: float = 0.25
     faithfulness_weight: float = 1.0
     care: float = 0.5
     slip_rate: float = 0.03

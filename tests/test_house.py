@@ -1,0 +1,90 @@
+"""The rules of the house: imports point inward, and the step fits one screen."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import coterie
+from coterie.training.trainer import Trainer
+
+SOURCE = Path(coterie.__file__).parent
+
+# What each room may import of ours. The longest matching prefix counts.
+ALLOWED = {
+    "rollouts": (),
+    "extras": (),
+    "config": (),
+    "grpo": ("grpo",),
+    "runs": ("runs",),
+    "worlds": ("worlds", "rollouts"),
+    "engines.base": ("rollouts", "worlds.base"),
+    "engines": ("engines", "grpo", "rollouts", "worlds.base"),
+    "report": ("report", "rollouts", "runs", "extras"),
+    "training": (
+        "training",
+        "engines.base",
+        "worlds.base",
+        "worlds.scoring",
+        "grpo",
+        "rollouts",
+        "runs",
+        "config",
+    ),
+    "bridges": ("bridges", "training", "rollouts", "extras"),
+    "display": (),
+    "build": ("config", "engines", "grpo", "runs", "training", "worlds", "bridges"),
+    "demo": ("build", "config", "display", "report", "rollouts", "training"),
+    "cli": ("",),
+    "__init__": ("build", "config", "rollouts", "worlds"),
+}
+ONLY_IN = {
+    "pydantic": ("config",),
+    "rich": ("display",),
+    "torch": ("engines.torch", "build", "bridges"),
+    "jax": ("engines.jax",),
+    "tomllib": ("config",),
+}
+
+
+def modules() -> Iterator[tuple[str, list[str]]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+        found = []
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{name} imports relatively"
+                found.append(str(node.module))
+        yield name, found
+
+
+def below(name: str, prefix: str) -> bool:
+    return prefix == "" or name == prefix or name.startswith(prefix + ".")
+
+
+@pytest.mark.parametrize(
+    ("name", "imported"), list(modules()), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_imports_point_inward(name: str, imported: list[str]) -> None:
+    rule = max((rule for rule in ALLOWED if below(name, rule)), key=len)
+    for module in imported:
+        top, _, rest = module.partition(".")
+        if top == "coterie" and rest:
+            assert any(below(rest, room) for room in ALLOWED[rule]), f"{name} may not import {module}"
+        if top in ONLY_IN:
+            assert any(below(name, room) for room in ONLY_IN[top]), f"{name} may not import {module}"
+
+
+def test_the_step_fits_one_screen() -> None:
+    assert len(inspect.getsource(Trainer.step).splitlines()) < 50
+
+
+def test_no_file_is_two_things() -> None:
+    long = {p.name: n for p in SOURCE.rglob("*.py") if (n := len(p.read_text().splitlines())) > 450}
+    assert not long
