@@ -13,6 +13,7 @@ from typing import Any
 from coterie.build import GRPOTrainer, read_run_config
 from coterie.runs import checkpoints
 from coterie.runs.folder import RunFolder
+from coterie.training import trainer as loop
 
 
 def die() -> None:
@@ -39,7 +40,8 @@ def main(run_path: str, how: str, when: str) -> None:
     if how == "seconds":
         threading.Timer(float(when), die).start()
     elif how != "never":
-        setattr(checkpoints, how, dying_at_call(getattr(checkpoints, how), int(when)))
+        module = loop if how == "prune" else checkpoints
+        setattr(module, how, dying_at_call(getattr(module, how), int(when)))
     with trainer.scorer:
         trainer.train()
 

@@ -38,15 +38,18 @@ def comparable(run: Path) -> list[dict[str, float]]:
 
 
 def test_twenty_kills_leave_the_same_bytes_as_none(sums_file: Path, tmp_path: Path, small: dict[str, Any]) -> None:
-    settings: dict[str, Any] = {
-        "steps": 240,
-        "prompts_per_step": 4,
-        "cold_start_steps": 40,
-        "save_every": 3,
-        "eval_every": 50,
-    }
     config = GRPOConfig(
-        world=str(sums_file), **settings, epochs=2, minibatch_size=6, kl_coef=0.05, eval_tasks=4, **small
+        world=str(sums_file),
+        steps=240,
+        prompts_per_step=4,
+        epochs=2,
+        minibatch_size=6,
+        kl_coef=0.05,
+        cold_start_steps=40,
+        save_every=3,
+        eval_every=50,
+        eval_tasks=4,
+        **small,
     )
     calm, harried = tmp_path / "calm", tmp_path / "harried"
     for path in (calm, harried):

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -171,22 +170,26 @@ class Trainer:
 
     def cold_start(self) -> None:
         """Imitate the world's examples, as far as that is not done yet."""
-        config, progress = self.config, self.progress
-        examples = self.world.examples()
-        steps = config.cold_start_steps if len(examples) else 0
+        config, progress, examples, steps = self.config, self.progress, self.world.examples(), self._cold_steps
         while progress.cold_step < steps and progress.step == 0 and not self.stopping:
             place = progress.cold_step
             chosen = np.random.default_rng([config.seed, place]).integers(0, len(examples), config.cold_start_batch)
             rate = learning_rate(place, steps, config.cold_start_rate, min(30, steps // 10), "cosine", 0.1)
-            started = time.perf_counter()
-            metrics = self.engine.imitate([examples[int(i)] for i in chosen], rate)
+            with self._timed("imitate"):
+                metrics = self.engine.imitate([examples[int(i)] for i in chosen], rate)
             progress.cold_step += 1
-            metrics["step_time"] = time.perf_counter() - started
-            self._tell("cold start", progress.cold_step, steps, metrics)
-            if self.run and (progress.cold_step % (10 * config.save_every) == 0 or self.stopping):
+            self._tell("cold start", progress.cold_step, steps, {**metrics, "step_time": self._seconds.pop("imitate")})
+            due = progress.cold_step % (10 * config.save_every) == 0 or progress.cold_step == steps
+            if self.run and (due or self.stopping):
                 self.save()
-        if self.run and progress.step == 0 and not self.stopping:
-            self.save()
+
+    @property
+    def _cold_steps(self) -> int:
+        return self.config.cold_start_steps if len(self.world.examples()) else 0
+
+    @property
+    def _in_cold_start(self) -> bool:
+        return self.progress.step == 0 and self.progress.cold_step < self._cold_steps
 
     # What stays.
 
@@ -194,8 +197,7 @@ class Trainer:
         """Write a checkpoint, point `last` and, where earned, `best` to it, and drop old ones."""
         assert self.run is not None, "a trainer without a run folder has nowhere to save"
         progress, folder = self.progress, self.run.checkpoints
-        cold = progress.step == 0 and progress.cold_step < self.config.cold_start_steps
-        name = f"cold-{progress.cold_step:06d}" if cold else f"step-{progress.step:06d}"
+        name = f"cold-{progress.cold_step:06d}" if self._in_cold_start else f"step-{progress.step:06d}"
         if self._recent_rewards:
             reward = float(np.mean(self._recent_rewards))
             if progress.best_reward is None or reward > progress.best_reward:
@@ -229,8 +231,7 @@ class Trainer:
     @property
     def place(self) -> str:
         """How far the run is, in words."""
-        cold = self.progress.step == 0 and self.progress.cold_step < self.config.cold_start_steps
-        return f"cold start {self.progress.cold_step}" if cold else f"step {self.progress.step}"
+        return f"cold start {self.progress.cold_step}" if self._in_cold_start else f"step {self.progress.step}"
 
     def stop(self) -> None:
         """Finish the step, save, and return from train()."""
@@ -241,10 +242,10 @@ class Trainer:
         return f"the last good checkpoint is {found}" if found else "there is no checkpoint"
 
     def _log(self, rollouts: Sequence[Group], scores: Scores, advantages: Advantages) -> None:
-        """The first answers of the step, with what they were worth."""
+        """Some answers of the step with what they were worth; those the world failed on come first."""
         if self.run is None:
             return
-        rows: Iterator[dict[str, Any]] = (
+        rows: list[dict[str, Any]] = [
             {
                 "task": group.task.id,
                 "answer": completion.text,
@@ -254,8 +255,9 @@ class Trainer:
             }
             for group, verdicts, row in zip(rollouts, scores, advantages, strict=True)
             for completion, score, advantage in zip(group.completions, verdicts, row, strict=True)
-        )
-        self.run.log_rollouts(self.progress.step, islice(rows, self.config.rollouts_logged))
+        ]
+        rows.sort(key=lambda row: not row["fault"])
+        self.run.log_rollouts(self.progress.step, rows[: self.config.rollouts_logged])
 
     def _tell(self, phase: str, done: int, total: int, metrics: Metrics) -> None:
         for watcher in self.watchers:

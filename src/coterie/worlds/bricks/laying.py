@@ -13,6 +13,11 @@ import numpy as np
 from coterie.worlds.bricks.shapes import Voxels
 from coterie.worlds.bricks.structure import SIZES, Brick
 
+# A layer is one integer: bit x * STRIDE + y is the cell (x, y). The stride leaves room beside the
+# widest world for the longest brick, so that what sticks out meets no cell of the next row.
+STRIDE = 40
+FOOTPRINTS = {(h, w): sum(((1 << w) - 1) << (i * STRIDE) for i in range(h)) for h, w in SIZES}
+
 
 @dataclass(frozen=True)
 class Builder:
@@ -24,58 +29,44 @@ class Builder:
 
 def lay_bricks(target: Voxels, builder: Builder, rng: np.random.Generator) -> list[Brick]:
     """Fill the target layer by layer, from the ground up."""
-    open_cells = target.copy()
-    owner = np.full(target.shape, -1, np.int32)
     bricks: list[Brick] = []
-    for z in range(target.shape[2]):
+    below: list[int] = []  # the cells of each brick in the layer below
+    for z in range(int(np.flatnonzero(target.any((0, 1))).max(initial=-1)) + 1):
+        wanted = [(int(x), int(y)) for x, y in np.argwhere(target[:, :, z])]
+        missing = sum(1 << (x * STRIDE + y) for x, y in wanted)
+        here: list[int] = []
         along_x = rng.random() < 0.5
-        for x, y in np.argwhere(target[:, :, z]):
-            if not open_cells[x, y, z]:
+        for x, y in wanted:
+            if not missing >> (x * STRIDE + y) & 1:
                 continue
-            brick = _choose(open_cells, owner, Brick(1, 1, int(x), int(y), z), along_x, builder, rng)
-            placed = _slip(brick, owner, builder, rng)
-            for b in (brick, placed or brick):
-                open_cells[b.x : b.x + b.h, b.y : b.y + b.w, z] = False
-            if placed is not None:
-                owner[placed.x : placed.x + placed.h, placed.y : placed.y + placed.w, z] = len(bricks)
-                bricks.append(placed)
+            careful = z > 0 and rng.random() < builder.care
+            h, w = _choose(x * STRIDE + y, missing, below if careful else [], along_x, rng)
+            missing &= ~_cells(Brick(h, w, x, y, z))
+            brick = _slip(Brick(h, w, x, y, z), here, target.shape, builder, rng)
+            if brick is not None:
+                missing &= ~_cells(brick)
+                here.append(_cells(brick))
+                bricks.append(brick)
+        below = here
     return bricks
 
 
-def _choose(
-    open_cells: Voxels,
-    owner: np.ndarray[tuple[int, ...], np.dtype[np.int32]],
-    at: Brick,
-    along_x: bool,
-    builder: Builder,
-    rng: np.random.Generator,
-) -> Brick:
-    """A brick for the open cell nearest the origin: the largest, or the best held one."""
-    _, _, x, y, z = at
-    fitting = [
-        (h, w)
-        for h, w in SIZES
-        if x + h <= open_cells.shape[0] and y + w <= open_cells.shape[1] and open_cells[x : x + h, y : y + w, z].all()
-    ]
-    careful = z > 0 and rng.random() < builder.care
+def _choose(corner: int, missing: int, below: list[int], along_x: bool, rng: np.random.Generator) -> tuple[int, int]:
+    """The largest size that fits at this corner; of more worth, if asked for, one that joins two below."""
+    fitting = [size for size, cells in FOOTPRINTS.items() if not (cells << corner) & ~missing]
+    lots = rng.random(len(fitting)).tolist()
 
-    def worth(size: tuple[int, int]) -> tuple[float, ...]:
-        h, w = size
-        joined = 0
-        if careful:
-            below = owner[x : x + h, y : y + w, z - 1]
-            joined = min(len(np.unique(below[below >= 0])), 2)
-        return (joined, h * w, (h > w) == along_x, rng.random())
+    def worth(place: int) -> tuple[float, ...]:
+        h, w = fitting[place]
+        cells = FOOTPRINTS[h, w] << corner
+        joined = min(sum(1 for other in below if other & cells), 2)
+        return joined, h * w, (h > w) == along_x, lots[place]
 
-    h, w = max(fitting, key=worth)
-    return Brick(h, w, x, y, z)
+    return fitting[max(range(len(fitting)), key=worth)]
 
 
 def _slip(
-    brick: Brick,
-    owner: np.ndarray[tuple[int, ...], np.dtype[np.int32]],
-    builder: Builder,
-    rng: np.random.Generator,
+    brick: Brick, here: list[int], shape: tuple[int, ...], builder: Builder, rng: np.random.Generator
 ) -> Brick | None:
     """Usually the brick itself; sometimes none, or one a stud off where that is free."""
     if rng.random() >= builder.slip_rate:
@@ -83,6 +74,9 @@ def _slip(
     if rng.random() < 0.5:
         return None
     moved = brick._replace(x=brick.x + int(rng.integers(-1, 2)), y=brick.y + int(rng.integers(-1, 2)))
-    inside = min(moved.x, moved.y) >= 0 and moved.x + moved.h <= owner.shape[0] and moved.y + moved.w <= owner.shape[1]
-    free = inside and (owner[moved.x : moved.x + moved.h, moved.y : moved.y + moved.w, moved.z] < 0).all()
-    return moved if free else brick
+    inside = min(moved.x, moved.y) >= 0 and moved.x + moved.h <= shape[0] and moved.y + moved.w <= shape[1]
+    return moved if inside and not any(other & _cells(moved) for other in here) else brick
+
+
+def _cells(brick: Brick) -> int:
+    return FOOTPRINTS[brick.h, brick.w] << (brick.x * STRIDE + brick.y)
