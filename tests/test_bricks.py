@@ -44,8 +44,8 @@ def test_every_shape_fills_the_size_its_caption_says() -> None:
 
 
 def test_examples_are_always_the_same_and_mostly_but_not_all_good() -> None:
-    examples = WORLD.examples()
-    assert examples[17] == BricksWorld().examples()[17]
+    assert WORLD.examples()[17] == BricksWorld().examples()[17]
+    examples = BricksWorld(legality="geometry").examples()
     some = [examples[i] for i in range(0, len(examples), len(examples) // 200)]
     scores = [WORLD.score(e.task, [e.answer])[0] for e in some]
     assert all(score.valid for score in scores)
@@ -66,6 +66,17 @@ def test_likeness_earns_nothing_unless_it_stands() -> None:
     assert "brick 3, 2x2 (0,0,3), floats" in bad.note
     assert small.total == pytest.approx(WORLD.valid_weight + WORLD.stability_weight + 1 / 16)
     assert not small.success
+
+
+def test_a_structure_is_known_by_the_caption_it_would_have_answered() -> None:
+    asked = next(t for t in WORLD.tasks("train") if t.prompt == "a tower 2 wide 2 deep 4 tall")
+    taller = "".join(f"2x2 (7,3,{z})\n" for z in range(6))
+    meant = WORLD.relabel(asked, taller)
+    assert meant is not None
+    assert WORLD.score(meant, [taller])[0].parts["faithfulness"] == 1.0
+    assert meant in WORLD.tasks("train")
+    assert WORLD.relabel(asked, "1x1 (0,0,0)\n2x2 (3,3,0)\n") is None
+    assert WORLD.relabel(meant, taller) is None  # it is an answer to what was asked
 
 
 def test_an_unreadable_answer_is_invalid_with_its_line() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from coterie.engines.base import OutOfStep, Sampling
+from coterie.engines.base import Dials, OutOfStep, Sampling
 from coterie.engines.torch.causal import CausalEngine
 from coterie.engines.torch.decoding import choose_support, draw
 from coterie.engines.torch.learner import LearnerSettings, micro_batches
@@ -61,10 +62,12 @@ def test_ratio_is_one_before_any_update(sampling: Sampling) -> None:
 
 
 def test_ratio_is_one_for_all_objectives_in_the_metrics() -> None:
-    engine = make_engine(settings=LearnerSettings(Objective(kl_coef=0.1, entropy_coef=0.01)))
+    engine = make_engine()
     batch = make_step(engine, Sampling(0.8, 0.95))
-    metrics = engine.update(batch, 0.0, 0.8)
+    metrics = engine.update(batch, Dials(0.0, 0.8, kl_coef=0.1, entropy_coef=0.01))
     assert metrics["approx_kl"] < 1e-9
+    assert abs(metrics["ratio_max"] - 1) < 1e-5
+    assert abs(metrics["ratio_min"] - 1) < 1e-5
     assert metrics["clip_low"] == metrics["clip_high"] == 0
 
 
@@ -78,15 +81,24 @@ def test_logprobs_do_not_depend_on_the_company_a_row_has() -> None:
         np.testing.assert_allclose(alone[0], together[row, : alone.shape[1]], atol=2e-6)
 
 
-@pytest.mark.parametrize("objective", [Objective(), Objective(kl_coef=0.1, entropy_coef=0.02)])
+@pytest.mark.parametrize(
+    "objective",
+    [
+        Objective(),
+        Objective(kl_coef=0.1, entropy_coef=0.02),
+        Objective(loss="gspo", aggregation="sequence_mean"),
+        Objective(loss="cispo", aggregation="constant_length", constant_length=50, importance_cap=2.0),
+    ],
+    ids=lambda objective: objective.loss + "/" + objective.aggregation,
+)
 def test_the_gradient_does_not_depend_on_the_split(objective: Objective) -> None:
     gradients = []
     for tokens in (10_000, 300, 1):
         engine = make_engine(settings=LearnerSettings(objective, micro_batch_tokens=tokens, max_grad_norm=1e9))
         batch = make_step(engine)
         reference = np.where(batch.chosen, batch.logprobs - 0.3, 0).astype(np.float32)
-        batch = Batch(**{**vars(batch), "reference": reference if objective.needs_reference else None})
-        engine.update(batch, 0.0, 1.0)
+        batch = replace(batch, reference=reference if objective.needs_reference else None)
+        engine.update(batch, Dials(0.0, 1.0, objective.kl_coef, objective.entropy_coef))
         gradients.append(torch.cat([p.grad.flatten() for p in engine.model.parameters() if p.grad is not None]))
     for other in gradients[1:]:
         assert (other - gradients[0]).norm() / gradients[0].norm() < 1e-5
@@ -96,12 +108,12 @@ def test_rows_without_advantage_are_skipped_and_change_nothing() -> None:
     results = []
     for skip in (False, True):
         # A vanishing entropy bonus keeps the rows in without changing the gradient.
-        objective = Objective(entropy_coef=0.0 if skip else 1e-30)
-        engine = make_engine(settings=LearnerSettings(objective))
+        dials = Dials(1e-2, entropy_coef=0.0 if skip else 1e-30)
+        engine = make_engine()
         batch = make_step(engine)
         advantages = batch.advantages.copy()
         advantages[4:12] = 0
-        metrics = engine.update(Batch(**{**vars(batch), "advantages": advantages}), 1e-2, 1.0)
+        metrics = engine.update(replace(batch, advantages=advantages), dials)
         assert metrics["skipped_rows"] == (8 if skip else 0)
         results.append(torch.cat([p.grad.flatten() for p in engine.model.parameters() if p.grad is not None]))
     assert (results[1] - results[0]).norm() / results[0].norm() < 1e-5
@@ -111,7 +123,7 @@ def test_an_update_moves_towards_what_has_an_advantage() -> None:
     engine = make_engine()
     batch = make_step(engine)
     before = engine.learner.logprobs(engine.model, batch, 1.0).sum(1)
-    engine.update(batch, 1e-3, 1.0)
+    engine.update(batch, Dials(1e-3, 1.0))
     moved = engine.learner.logprobs(engine.model, batch, 1.0).sum(1) - before
     assert np.corrcoef(moved, batch.advantages)[0, 1] > 0.3
 
@@ -119,14 +131,14 @@ def test_an_update_moves_towards_what_has_an_advantage() -> None:
 def test_a_gradient_that_is_not_finite_is_skipped_and_ten_in_a_row_stop_the_run() -> None:
     engine = make_engine()
     batch = make_step(engine)
-    poisoned = Batch(**{**vars(batch), "advantages": np.full(batch.num_rows, np.nan, np.float32)})
+    poisoned = replace(batch, advantages=np.full(batch.num_rows, np.nan, np.float32))
     weights = [p.detach().clone() for p in engine.model.parameters()]
     for _ in range(9):
-        assert engine.update(poisoned, 1e-2, 1.0)["skipped_updates"] == 1
+        assert engine.update(poisoned, Dials(1e-2, 1.0))["skipped_updates"] == 1
     assert all(torch.equal(a, b) for a, b in zip(weights, engine.model.parameters(), strict=True))
     with pytest.raises(OutOfStep, match="10 updates in a row"):
-        engine.update(poisoned, 1e-2, 1.0)
-    assert engine.update(batch, 1e-2, 1.0)["skipped_updates"] == 0
+        engine.update(poisoned, Dials(1e-2, 1.0))
+    assert engine.update(batch, Dials(1e-2, 1.0))["skipped_updates"] == 0
     assert engine.learner.bad_updates_in_a_row == 0
 
 
@@ -170,7 +182,7 @@ def test_a_dead_end_ends_the_answer_and_is_told() -> None:
     [(_, group)] = engine.sample([Task("t", "x")], 3, Sampling())
     assert [c.finish for c in group.completions] == [Finish.DEAD_END] * 3
     assert [len(c.text) for c in group.completions] == [2, 2, 2]
-    metrics = engine.update(make_batch([group], np.array([[1.0, -1.0, 0.0]])), 1e-3, 1.0)
+    metrics = engine.update(make_batch([group], np.array([[1.0, -1.0, 0.0]])), Dials(1e-3, 1.0))
     assert np.isfinite(metrics["loss"])
 
 
@@ -232,14 +244,14 @@ def test_imitation_learns_the_examples_and_counts_the_refused(sums: World) -> No
 
 
 def test_the_kl_is_zero_at_the_reference_and_the_reference_stays() -> None:
-    engine = make_engine(settings=LearnerSettings(Objective(kl_coef=0.1)))
+    engine = make_engine()
     batch = make_step(engine)
     engine.blend_reference(0.0)
     first = engine.reference_logprobs(batch, 1.0)
-    with_reference = Batch(**{**vars(batch), "reference": first})
-    assert abs(engine.update(with_reference, 1e-2, 1.0)["kl"]) < 1e-9
+    with_reference, dials = replace(batch, reference=first), Dials(1e-2, kl_coef=0.1)
+    assert abs(engine.update(with_reference, dials)["kl"]) < 1e-9
     np.testing.assert_array_equal(engine.reference_logprobs(batch, 1.0), first)
-    assert engine.update(with_reference, 1e-2, 1.0)["kl"] > 1e-6
+    assert engine.update(with_reference, dials)["kl"] > 1e-6
     old = {name: weight.clone() for name, weight in engine.reference.state_dict().items()}  # type: ignore[union-attr]
     engine.blend_reference(0.75)
     for name, weight in engine.reference.state_dict().items():  # type: ignore[union-attr]
@@ -249,14 +261,14 @@ def test_the_kl_is_zero_at_the_reference_and_the_reference_stays() -> None:
 def test_a_saved_engine_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     engine = make_engine(settings=LearnerSettings(epochs=2, minibatch_size=7))
     engine.blend_reference(0.0)
-    engine.update(make_step(engine), 1e-3, 1.0)
+    engine.update(make_step(engine), Dials(1e-3, 1.0))
     engine.save(tmp_path)
     other = make_engine(settings=LearnerSettings(epochs=2, minibatch_size=7), seed=99)
     other.load(tmp_path)
     results = []
     for one in (engine, other):
         batch = make_step(one)
-        one.update(batch, 1e-3, 1.0)
+        one.update(batch, Dials(1e-3, 1.0))
         results.append((batch.tokens, [p.detach() for p in one.model.parameters()]))
     np.testing.assert_array_equal(results[0][0], results[1][0])
     assert all(torch.equal(a, b) for a, b in zip(results[0][1], results[1][1], strict=True))

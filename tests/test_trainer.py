@@ -15,7 +15,6 @@ from coterie import Characters, GRPOConfig, GRPOTrainer, Score, Task, World
 from coterie.engines.base import Metrics, OutOfStep
 from coterie.training.evaluate import evaluate_groups, pass_at_k
 from coterie.training.schedule import learning_rate
-from coterie.training.tasks import TaskCursor
 
 
 def weights(trainer: GRPOTrainer) -> torch.Tensor:
@@ -24,7 +23,7 @@ def weights(trainer: GRPOTrainer) -> torch.Tensor:
 
 def test_the_four_phases_can_be_called_by_hand(sums_trainer: GRPOTrainer) -> None:
     with sums_trainer.scorer:
-        tasks = sums_trainer.tasks.draw(4)
+        tasks = sums_trainer.curriculum.draw(4)
         rollouts = sums_trainer.generate_rollouts(tasks)
         scores = sums_trainer.compute_rewards(rollouts)
         advantages = sums_trainer.compute_advantages(scores)
@@ -104,17 +103,6 @@ def test_the_learning_rate_rises_then_falls_along_a_cosine() -> None:
     assert learning_rate(90, 100, 1.0, 4, "constant", 0.1) == 1.0
 
 
-def test_every_task_comes_once_an_epoch_in_a_new_order() -> None:
-    tasks = [Task(str(i), "") for i in range(10)]
-    cursor = TaskCursor(tasks, seed=3)
-    epochs = [[t.id for t in cursor.draw(10)] for _ in range(2)]
-    assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(t.id for t in tasks)
-    assert epochs[0] != epochs[1]
-    late = TaskCursor(tasks, seed=3)
-    late.drawn = 13
-    assert [t.id for t in late.draw(4)] == epochs[1][3:7]
-
-
 @dataclass(frozen=True)
 class Bad(World):
     """One answer in ten makes it sleep, exit, raise or return NaN."""
@@ -186,8 +174,8 @@ def test_a_run_that_cannot_go_on_names_the_last_good_checkpoint(
     trainer = GRPOTrainer(config)
     advantages = trainer.compute_advantages
 
-    def poisoned(scores: Any) -> Any:
-        return advantages(scores) * (np.nan if trainer.progress.step >= 4 else 1)
+    def poisoned(scores: Any, tasks: Any = None) -> Any:
+        return advantages(scores, tasks) * (np.nan if trainer.progress.step >= 4 else 1)
 
     trainer.compute_advantages = poisoned  # type: ignore[method-assign]
     told = r"10 updates in a row.*last good checkpoint is .*step-0000\d\d"
@@ -222,6 +210,9 @@ def test_a_run_folder_holds_what_it_should(sums_file: Path, small: dict[str, Any
         "learner.safetensors",
         "reference.safetensors",
         "policy.json",
+        "replay.safetensors",
+        "replay.json",
+        "memory.json",
         "progress.json",
         "manifest.json",
     }

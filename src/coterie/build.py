@@ -70,14 +70,23 @@ def make_engine(config: GRPOConfig, world: World) -> Engine:
     except ValueError as error:
         raise ConfigError(str(error)) from None
     settings = LearnerSettings(
-        objective=Objective(config.clip_low, config.clip_high, config.kl_coef, config.entropy_coef),
+        objective=Objective(
+            clip_low=config.clip_low,
+            clip_high=config.clip_high,
+            loss=config.loss,
+            dual_clip=config.dual_clip,
+            aggregation=config.aggregation,
+            constant_length=config.constant_length,
+            kl=config.kl,
+            importance_cap=config.importance_cap,
+        ),
         epochs=config.epochs,
         minibatch_size=config.minibatch_size,
         micro_batch_tokens=config.micro_batch_tokens or (2_048 if device == "cpu" else 65_536),
         weight_decay=config.weight_decay,
         max_grad_norm=config.max_grad_norm,
     )
-    engine = CausalEngine(language, shape, settings, config.seed, device)
+    engine = CausalEngine(language, shape, settings, config.seed, device, config.offload_reference)
     if config.start_from is not None:
         engine.load_policy(find_policy(Path(config.start_from)))
     return engine

@@ -243,6 +243,8 @@ def open_run(words: Words) -> tuple[RunFolder, GRPOTrainer]:
     run = RunFolder.open(Path(words.one("RUN")))
     config = read_run_config(run)
     changes: dict[str, Any] = {name: words.named.pop(name) for name in SAMPLING_NAMES if name in words.named}
+    if "temperature" in changes:
+        changes["eval_temperature"] = changes["temperature"]
     config = parse_settings({**config.model_dump(exclude={"out", "track"}), **changes}, world_fields(config.world))
     checkpoint = run.find_checkpoint(Display(1).warn, words.pop("checkpoint"))
     trainer = GRPOTrainer(config)
@@ -291,7 +293,7 @@ Answers a prompt (--caption is the same), or held-out tasks if there is none, an
             groups = trainer.answer(trainer.pick_tasks("heldout", num), 1)
         else:
             groups = trainer.answer([find_task(trainer.world, prompt)], num)
-        scores = trainer.compute_rewards(groups)
+        scores = trainer.judge(groups)
     answers = [
         (group.task, answer, score)
         for group, verdicts in zip(groups, scores, strict=True)

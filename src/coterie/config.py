@@ -40,10 +40,84 @@ class GRPOConfig(BaseModel):
     top_p: Share = Field(default=1.0, description="sample from the likeliest tokens that reach this probability")
     max_tokens: PositiveInt | None = Field(default=None, description="longest answer; by default the language's")
 
+    advantage: Literal[
+        "standardized",
+        "centered",
+        "leave_one_out",
+        "batch_standardized",
+        "pass_at_k",
+        "pass_at_k_binary",
+        "best_minus_second",
+    ] = Field(default="standardized", description="how an answer is rated against its siblings")
+    pass_k: PositiveInt = Field(default=4, description="the k of pass_at_k")
+    advantage_limit: PositiveFloat | None = Field(default=None, description="clamp advantages to plus or minus this")
+    baseline_memory: Share | None = Field(
+        default=None, description="rate answers against a running mean of their task: for groups of one or two"
+    )
+    reward_parts: dict[str, float] = Field(
+        default_factory=dict, description="weights of the score's parts; by default the world's own total counts"
+    )
+    reward_sum: Literal["weighted_sum", "normalized_sum"] = Field(
+        default="weighted_sum", description="of the parts; normalized_sum standardizes each within the group first"
+    )
+    signal: str = Field(default="reward", description="groups differ in this: reward, success or a part's name")
+    signal_tolerance: NonNegativeFloat = Field(default=1e-6, description="by more than this")
+    redraws: NonNegativeInt = Field(default=0, description="rounds of drawing new tasks for groups that do not differ")
+
+    loss: Literal["clipped", "gspo", "cispo", "policy_gradient"] = Field(default="clipped", description="per token")
     clip_low: PositiveFloat = Field(default=0.2, description="the ratio is clipped at 1 - clip_low")
     clip_high: PositiveFloat = Field(default=0.2, description="and at 1 + clip_high")
-    kl_coef: NonNegativeFloat = Field(default=0.0, description="weight of the KL to the policy at the start of GRPO")
+    dual_clip: Annotated[float, Field(gt=1)] | None = Field(
+        default=None, description="bound on the ratio of bad answers in the clipped loss"
+    )
+    aggregation: Literal["token_mean", "sequence_mean", "constant_length"] = Field(
+        default="token_mean", description="how tokens become one number"
+    )
+    constant_length: PositiveInt | None = Field(default=None, description="tokens, for the aggregation of that name")
+    importance_cap: PositiveFloat | None = Field(
+        default=None, description="take the ratio against the policy before the step, and weight by sampler up to this"
+    )
+    overlong: Literal["keep", "mask", "shape"] = Field(
+        default="keep", description="answers cut at the length limit: keep, mask out of the loss, or penalize"
+    )
+    overlong_buffer: PositiveInt = Field(default=16, description="tokens before the limit where the penalty begins")
+
+    kl_coef: NonNegativeFloat = Field(default=0.0, description="weight of the KL to the reference")
+    kl: Literal["k1", "k2", "k3"] = Field(default="k3", description="its estimator")
+    kl_in: Literal["loss", "reward"] = Field(default="loss", description="where the KL counts")
+    kl_target: PositiveFloat | None = Field(default=None, description="let kl_coef follow the KL towards this")
+    reference: Literal["static", "ema", "periodic"] = Field(
+        default="static", description="the policy at the start of GRPO; its moving average; or its copy now and then"
+    )
+    reference_old_share: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.99, description="weight of the OLD reference in ema (TRL's ref_model_mixup_alpha is that of the new)"
+    )
+    reference_every: PositiveInt = Field(default=100, description="steps between copies in periodic")
+    offload_reference: bool = Field(default=False, description="keep the reference off the device between rollouts")
     entropy_coef: NonNegativeFloat = Field(default=0.0, description="weight of the entropy bonus")
+    entropy_target: PositiveFloat | None = Field(
+        default=None, description="let entropy_coef follow the entropy towards this"
+    )
+
+    replay_capacity: NonNegativeInt = Field(default=0, description="groups kept to learn from again; 0: none")
+    replay_share: Annotated[float, Field(ge=0)] = Field(
+        default=0.25, description="replayed groups a step, as a share of its tasks"
+    )
+    replay_priority: Literal["reward", "surprise", "uniform"] = Field(
+        default="reward", description="prefer groups whose rewards differ most, or whose good answers were unlikely"
+    )
+    replay_exponent: Annotated[float, Field(ge=0, le=1)] = Field(default=0.6, description="0 even, 1 by priority")
+    replay_correction: Annotated[float, Field(ge=0, le=1)] = Field(default=0.4, description="of the bias that brings")
+    replay_max_age: PositiveInt = Field(default=50, description="steps after which a group is forgotten")
+    hindsight: NonNegativeInt = Field(
+        default=0, description="failed answers a step to imitate as answers to what they did achieve"
+    )
+    task_order: Literal["shuffled", "difficulty"] = Field(
+        default="shuffled", description="every task once an epoch, or more of those solved half the time"
+    )
+    curriculum: list[dict[str, Any]] = Field(
+        default_factory=list, description="phases: tables of name, open_at, only and weights"
+    )
 
     learning_rate: PositiveFloat = Field(default=3e-4, description="at its peak")
     warmup_steps: NonNegativeInt = Field(default=5, description="steps in which the learning rate rises")
@@ -76,6 +150,7 @@ class GRPOConfig(BaseModel):
     eval_every: NonNegativeInt = Field(default=0, description="steps between evaluations; 0: only when asked")
     eval_tasks: PositiveInt = Field(default=100, description="held-out tasks an evaluation")
     eval_samples: PositiveInt = Field(default=1, description="answers a task in an evaluation; pass@k is for this k")
+    eval_temperature: NonNegativeFloat | None = Field(default=None, description="by default that of training")
     save_every: PositiveInt = Field(default=20, description="steps between checkpoints")
     keep_checkpoints: PositiveInt = Field(default=3, description="how many of the newest are kept, besides the best")
     log_every: PositiveInt = Field(default=1, description="steps between lines where there is no terminal")
@@ -89,6 +164,16 @@ class GRPOConfig(BaseModel):
                 f"minibatch_size {self.minibatch_size} is more than a step's "
                 f"{self.prompts_per_step} x {self.group_size} answers"
             )
+        if self.advantage.startswith("pass_at_k") and self.pass_k > self.group_size:
+            raise ValueError(f"pass_k {self.pass_k} is more than group_size {self.group_size}")
+        if self.aggregation == "constant_length" and self.constant_length is None:
+            raise ValueError("aggregation constant_length needs constant_length = a number of tokens")
+        for name, coef, target in (
+            ("kl", self.kl_coef, self.kl_target),
+            ("entropy", self.entropy_coef, self.entropy_target),
+        ):
+            if target is not None and coef == 0:
+                raise ValueError(f"{name}_target steers {name}_coef by factors: write a {name}_coef above 0")
         for tracker in self.trackers:
             if tracker not in ("tensorboard", "wandb"):
                 raise ValueError(f"track knows tensorboard and wandb, not {tracker!r}")
@@ -126,6 +211,13 @@ ALIASES = {
     "output_dir": "out",
     "report_to": "track",
     "checkpoint": "start_from",
+    "reference_mode": "reference",
+    "ema_alpha": "reference_old_share",
+    "reference_update_freq": "reference_every",
+    "ref_model_sync_steps": "reference_every",
+    "max_grad_clip": "max_grad_norm",
+    "delta": "dual_clip",
+    "reward_weights": "reward_parts",
 }
 # A single clip of another trainer means both of ours.
 BOTH_CLIPS = ("epsilon", "clip_range", "clip_ratio")
@@ -201,12 +293,17 @@ def write_toml(config: GRPOConfig) -> str:
     """The configuration as TOML; what is not set is left out."""
     values = config.model_dump(exclude_none=True)
     options = values.pop("world_options")
+    phases = values.pop("curriculum")
     lines = [f"{name} = {_toml_value(value)}" for name, value in values.items()]
     if options:
         lines += ["", "[world_options]", *(f"{name} = {_toml_value(value)}" for name, value in options.items())]
+    for phase in phases:
+        lines += ["", "[[curriculum]]", *(f"{name} = {_toml_value(value)}" for name, value in phase.items())]
     return "\n".join(lines) + "\n"
 
 
 def _toml_value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(name)} = {_toml_value(inner)}" for name, inner in value.items()) + "}"
     # JSON's strings, numbers, booleans and lists are TOML's, but for characters beyond ASCII.
     return json.dumps(value, ensure_ascii=False)

@@ -21,12 +21,16 @@ from coterie.training.trainer import Trainer
 SETTINGS = {
     "world": "bricks",
     "width": 96,
-    "cold_start_steps": 300,
-    "steps": 100,
+    "cold_start_steps": 500,
+    "cold_start_rate": 3e-3,
+    "steps": 240,
     "prompts_per_step": 16,
     "group_size": 8,
-    "learning_rate": 5e-4,
-    "save_every": 25,
+    "learning_rate": 3e-4,
+    "warmup_steps": 10,
+    "eval_temperature": 0.6,
+    "save_every": 40,
+    "log_every": 5,
 }
 NUM_TASKS, NUM_PICTURES = 200, 12
 
@@ -57,7 +61,7 @@ def examine(trainer: Trainer) -> Exam:
     started = time.perf_counter()
     groups = trainer.answer(tasks, 1)
     seconds = time.perf_counter() - started
-    return Exam(groups, [scores[0] for scores in trainer.compute_rewards(groups)], seconds)
+    return Exam(groups, [scores[0] for scores in trainer.judge(groups)], seconds)
 
 
 def draw_exams(trainer: Trainer, exams: dict[str, Exam], path: Path) -> None:
@@ -94,7 +98,8 @@ def run_demo(config: GRPOConfig, display: Display) -> Path:
     plot_curves(trainer.run.metrics(), run / "curves.png", "bricks")
     header = ("", "valid", "stable", "load factor", "IoU", "success", "s/structure")
     show_table(
-        f"{NUM_TASKS} held-out captions, one sample each, no rejection, no rollback",
+        f"{NUM_TASKS} held-out captions, one sample each at temperature {config.eval_temperature}, "
+        "no rejection, no rollback",
         header,
         [before.row("before"), after.row("after")],
     )
@@ -103,6 +108,6 @@ def run_demo(config: GRPOConfig, display: Display) -> Path:
         f"Twelve structures: {run}/before-after.png\nCurves: {run}/curves.png\n"
         f'Try next: coterie sample {run} --prompt "a bridge 10 wide 3 deep 5 tall" --picture bridge.png\n'
         f"          coterie eval {run} --tasks 500 --samples 8\n"
-        f"          coterie train bricks --legality attached --steps 300"
+        f"          coterie train bricks --legality geometry --steps 300   (bricks may float: see it learn what holds)"
     )
     return run

@@ -30,11 +30,12 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to answer. `spec` is read only by the world that made it."""
+    """One thing to answer. `spec` is read only by the world that made it; a curriculum chooses by `tags`."""
 
     id: str
     prompt: str
     spec: Mapping[str, Any] = field(default_factory=dict)
+    tags: Mapping[str, float | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

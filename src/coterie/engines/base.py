@@ -27,6 +27,16 @@ class Sampling:
     seed: int | None = None  # a random stream of its own; None: the engine's, which moves on
 
 
+@dataclass(frozen=True)
+class Dials:
+    """What may change from one update to the next."""
+
+    learning_rate: float
+    temperature: float = 1.0  # of the sampling that is learned from
+    kl_coef: float = 0.0
+    entropy_coef: float = 0.0
+
+
 class Engine(Protocol):
     """A policy, its optimizer and, where wanted, a frozen reference."""
 
@@ -35,14 +45,14 @@ class Engine(Protocol):
         ...
 
     def reference_logprobs(self, batch: Batch, temperature: float) -> Floats:
-        """[N, T]: the batch under the reference."""
+        """[N, T]: the batch under the reference, which is the policy itself if there was none yet."""
         ...
 
     def blend_reference(self, old_share: float) -> None:
         """reference = old_share * reference + (1 - old_share) * policy; 0 copies the policy."""
         ...
 
-    def update(self, batch: Batch, learning_rate: float, temperature: float) -> Metrics:
+    def update(self, batch: Batch, dials: Dials) -> Metrics:
         """Learn from one step's rows."""
         ...
 

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,19 +16,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.config import GRPOConfig
-from coterie.engines.base import Engine, Metrics, OutOfStep, Sampling
-from coterie.grpo.advantages import has_signal, standardized
-from coterie.rollouts import Group, Score, Task, make_batch
+from coterie.engines.base import Dials, Engine, Metrics, OutOfStep, Sampling
+from coterie.grpo.advantages import ADVANTAGES, clip_advantages, has_signal, with_baseline
+from coterie.grpo.kl import KLS
+from coterie.grpo.rewards import minus_kl, normalized_sum, overlong_penalty
+from coterie.grpo.steering import adapt_entropy_coef, adapt_kl_coef
+from coterie.rollouts import Finish, Group, Score, Task, make_batch
 from coterie.runs.checkpoints import newest_sound, point, prune, write_checkpoint
 from coterie.runs.folder import RunFolder
+from coterie.training.baseline import RunningBaseline
+from coterie.training.curriculum import Curriculum, Phase, Standing
 from coterie.training.evaluate import evaluate_groups, summarize
+from coterie.training.reference import ReferenceRule
+from coterie.training.replay import Replay, ReplayRule
 from coterie.training.schedule import learning_rate
-from coterie.training.tasks import TaskCursor
-from coterie.worlds.base import World
+from coterie.training.shaping import Numbers, Scores, add_part, answer_lengths, part_of, totals_of, weigh_parts
+from coterie.worlds.base import Example, World
 from coterie.worlds.scoring import Scorer
-
-Scores = Sequence[Sequence[Score]]  # [P][G]
-Advantages = NDArray[np.float64]  # [P, G]
 
 
 class Watcher(Protocol):
@@ -42,8 +47,9 @@ class Progress:
 
     step: int = 0
     cold_step: int = 0
-    tasks_drawn: int = 0
     num_tokens: int = 0
+    kl_coef: float = 0.0
+    entropy_coef: float = 0.0
     best_reward: float | None = None  # the highest mean between two checkpoints
     best_name: str = ""
 
@@ -62,8 +68,13 @@ class Trainer:
     ) -> None:
         self.config, self.world, self.engine, self.scorer, self.run = config, world, engine, scorer, run
         self.watchers = list(watchers)
-        self.progress = Progress()
-        self.tasks = TaskCursor(world.tasks("train"), config.seed)
+        self.progress = Progress(kl_coef=config.kl_coef, entropy_coef=config.entropy_coef)
+        phases = [Phase(**phase) for phase in config.curriculum]
+        self.curriculum = Curriculum(world.tasks("train"), config.seed, phases, config.task_order)
+        self.reference = ReferenceRule(config.reference, config.reference_old_share, config.reference_every)
+        rule = {f: getattr(config, f"replay_{f}") for f in ReplayRule.__dataclass_fields__}
+        self.replay = Replay(ReplayRule(**rule))
+        self.baseline = RunningBaseline(config.baseline_memory or 0.0)
         self.sampling = Sampling(config.temperature, config.top_p, config.max_tokens)
         self.stopping = False
         self._recent_rewards: list[float] = []
@@ -83,55 +94,160 @@ class Trainer:
         return [groups[place] for place in range(len(tasks))]
 
     def compute_rewards(self, rollouts: Sequence[Group]) -> list[list[Score]]:
-        """The world's verdict on every answer."""
-        return [self.scorer.score(group.task, group.answers) for group in rollouts]
+        """The world's verdict on every answer, and what the configuration adds to it."""
+        config, scores = self.config, self.judge(rollouts)
+        if self._weights and config.reward_sum == "weighted_sum":
+            scores = weigh_parts(scores, self._weights)
+        if config.overlong == "shape":
+            lengths, limit = answer_lengths(rollouts), config.max_tokens or self._longest
+            scores = add_part(scores, "overlong", overlong_penalty(lengths, limit, config.overlong_buffer))
+        if config.kl_coef > 0 and config.kl_in == "reward":
+            batch = make_batch(rollouts, np.zeros((len(rollouts), len(scores[0]))))
+            divergence = KLS[config.kl](batch.logprobs, self.engine.reference_logprobs(batch, config.temperature))
+            penalty = minus_kl(np.zeros(batch.num_rows), divergence, batch.chosen, self.progress.kl_coef)
+            scores = add_part(scores, "kl", penalty.reshape(len(scores), -1))
+        return scores
 
-    def compute_advantages(self, scores: Scores) -> Advantages:
-        """How much better each answer is than its siblings."""
-        advantages: Advantages = standardized(np.array([[s.total for s in group] for group in scores]))
-        return advantages
+    def compute_advantages(self, scores: Scores, tasks: Sequence[Task] | None = None) -> Numbers:
+        """How much better each answer is than its siblings, or than its task's running mean."""
+        config, rewards = self.config, totals_of(scores)
+        if self._weights and config.reward_sum == "normalized_sum":
+            parts = np.stack([part_of(scores, name) for name in self._weights])
+            rewards = normalized_sum(parts, np.array(list(self._weights.values())))
+        if config.baseline_memory is not None and tasks is not None:
+            advantages = with_baseline(rewards, self.baseline.of(tasks, rewards))
+        else:
+            advantages = ADVANTAGES[config.advantage](rewards, config.pass_k) * self._with_signal(scores)[:, None]
+        limit = config.advantage_limit
+        return np.asarray(advantages if limit is None else clip_advantages(advantages, limit))
 
-    def train_on_rollouts(self, rollouts: Sequence[Group], advantages: Advantages) -> Metrics:
+    def train_on_rollouts(self, rollouts: Sequence[Group], advantages: Numbers) -> Metrics:
         """Move the policy towards the answers with an advantage."""
+        config, progress = self.config, self.progress
         batch = make_batch(rollouts, advantages)
-        if self.config.kl_coef > 0:
-            if self.progress.step == 0:
-                self.engine.blend_reference(0.0)
-            batch = replace(batch, reference=self.engine.reference_logprobs(batch, self.config.temperature))
-        c = self.config
-        rate = learning_rate(self.progress.step, c.steps, c.learning_rate, c.warmup_steps, c.schedule, c.final_rate)
-        return {**self.engine.update(batch, rate, c.temperature), "learning_rate": rate}
+        if config.overlong == "mask":
+            whole = [c.finish is not Finish.LENGTH for group in rollouts for c in group.completions]
+            batch = batch.rows(np.flatnonzero(whole)) if any(whole) else batch
+        in_loss = config.kl_coef > 0 and config.kl_in == "loss"
+        if in_loss:
+            batch = replace(batch, reference=self.engine.reference_logprobs(batch, config.temperature))
+        rate = learning_rate(
+            progress.step, config.steps, config.learning_rate, config.warmup_steps, config.schedule, config.final_rate
+        )
+        dials = Dials(rate, config.temperature, progress.kl_coef if in_loss else 0.0, progress.entropy_coef)
+        return {**self.engine.update(batch, dials), "learning_rate": rate}
 
     # The loop.
 
     def step(self) -> Metrics:
         """Sample, score, compare, learn."""
-        tasks = self.tasks.draw(self.config.prompts_per_step)
-        with self._timed("sample"):
-            rollouts = self.generate_rollouts(tasks)
-        with self._timed("score"):
-            scores = self.compute_rewards(rollouts)
-        advantages = self.compute_advantages(scores)
-        rewards = np.array([[score.total for score in group] for group in scores])
+        progress = self.progress
+        rollouts, scores, drawn_again = self._collect()
+        tasks = [group.task for group in rollouts]
+        advantages = self.compute_advantages(scores, tasks)
+        again, replayed = self._draw_replay()
         with self._timed("learn"):
-            learned = self.train_on_rollouts(rollouts, advantages)
+            learned = self.train_on_rollouts([*rollouts, *again], np.concatenate([advantages, replayed]))
+            learned |= self._learn_in_hindsight(rollouts, scores)
 
+        progress.step += 1
         tokens = sum(int(c.chosen.sum()) for group in rollouts for c in group.completions)
-        self.progress.step += 1
-        self.progress.tasks_drawn = self.tasks.drawn
-        self._recent_rewards.append(float(rewards.mean()))
-        self.progress.num_tokens += tokens
-        metrics = {
+        progress.num_tokens += tokens
+        self._recent_rewards.append(float(totals_of(scores).mean()))
+        self._log(rollouts, scores, advantages)
+        self.replay.add(progress.step, rollouts, scores)
+        self.curriculum.observe(tasks, part_of(scores, "success").mean(1).tolist())
+        self._steer(learned)
+        return {
             **summarize(rollouts, scores),
-            "frac_reward_zero_std": float(1 - has_signal(rewards).mean()),
+            "frac_reward_zero_std": float(1 - self._with_signal(scores).mean()),
             **learned,
-            "num_tokens": float(self.progress.num_tokens),
+            **self.replay.metrics(progress.step),
+            "redrawn": float(drawn_again),
+            "phase": float(self.curriculum.standing.phase),
+            "num_tokens": float(progress.num_tokens),
             "tokens_per_s": tokens / self._seconds["sample"],
             **{f"time/{phase}": seconds for phase, seconds in self._seconds.items()},
             "step_time": sum(self._seconds.values()),
         }
-        self._log(rollouts, scores, advantages)
-        return metrics
+
+    def _collect(self) -> tuple[list[Group], list[list[Score]], int]:
+        """A step's groups with their scores; those without signal are drawn again, with other tasks."""
+        groups: list[Group] = []
+        scores: list[list[Score]] = []
+        wanted = drawn = self.config.prompts_per_step
+        self._seconds = {"sample": 0.0, "score": 0.0}
+        for rounds_left in range(self.config.redraws, -1, -1):
+            tasks = self.curriculum.draw(wanted - len(groups))
+            with self._timed("sample"):
+                fresh = self.generate_rollouts(tasks)
+            with self._timed("score"):
+                verdicts = self.compute_rewards(fresh)
+            kept = self._with_signal(verdicts) | (rounds_left == 0)
+            groups += [group for group, keep in zip(fresh, kept, strict=True) if keep]
+            scores += [verdict for verdict, keep in zip(verdicts, kept, strict=True) if keep]
+            if len(groups) == wanted:
+                return groups, scores, drawn - wanted
+            drawn += wanted - len(groups)
+        raise AssertionError("the last round keeps all")
+
+    def _draw_replay(self) -> tuple[list[Group], Numbers]:
+        """Groups of earlier steps, and what their answers are worth now."""
+        count = round(self.config.replay_share * self.config.prompts_per_step)
+        rng = np.random.default_rng([self.config.seed, self.progress.step])
+        kept, weights = self.replay.draw(self.progress.step, count, rng)
+        if not kept:
+            return [], np.zeros((0, self.config.group_size))
+        advantages = self.compute_advantages([entry.scores for entry in kept])
+        return [entry.group for entry in kept], advantages * weights[:, None]
+
+    def _learn_in_hindsight(self, rollouts: Sequence[Group], scores: Scores) -> Metrics:
+        """Imitate failed answers as answers to what they did achieve."""
+        if self.config.hindsight == 0:
+            return {}
+        failed = (
+            (group.task, answer)
+            for group, verdicts in zip(rollouts, scores, strict=True)
+            for answer, score in zip(group.answers, verdicts, strict=True)
+            if score.valid and not score.success
+        )
+        meant = ((self.world.relabel(task, answer), answer) for task, answer in failed)
+        found = list(islice((Example(task, answer) for task, answer in meant if task), self.config.hindsight))
+        if found:
+            self.engine.imitate(found, self.config.learning_rate)
+        return {"hindsight": float(len(found))}
+
+    def _steer(self, learned: Metrics) -> None:
+        """Let coefficients follow their targets, and the reference its rule."""
+        config, progress = self.config, self.progress
+        if config.kl_target is not None and "kl" in learned:
+            progress.kl_coef = adapt_kl_coef(progress.kl_coef, learned["kl"], config.kl_target)
+            learned["kl_coef"] = progress.kl_coef
+        if config.entropy_target is not None and "entropy" in learned:
+            progress.entropy_coef = adapt_entropy_coef(progress.entropy_coef, learned["entropy"], config.entropy_target)
+            learned["entropy_coef"] = progress.entropy_coef
+        if config.kl_coef > 0:
+            self.reference.follow(self.engine, progress.step)
+
+    @property
+    def _longest(self) -> int:
+        """The longest answer that can be written."""
+        language = self.world.language()
+        assert language is not None
+        return language.max_tokens
+
+    @property
+    def _weights(self) -> dict[str, float]:
+        """Of the parts of a score: the phase's, or else the run's."""
+        return dict(self.curriculum.phase.weights or self.config.reward_parts)
+
+    def _with_signal(self, scores: Scores) -> NDArray[np.bool_]:
+        """[P]: whether the answers of a group differ in the chosen metric."""
+        return np.asarray(has_signal(part_of(scores, self.config.signal), self.config.signal_tolerance))
+
+    def judge(self, rollouts: Sequence[Group]) -> list[list[Score]]:
+        """The world's verdict alone."""
+        return [self.scorer.score(group.task, group.answers) for group in rollouts]
 
     def train(self) -> Metrics:
         """Cold start, then every step that is left; saves as it goes, and when asked to stop."""
@@ -155,7 +271,7 @@ class Trainer:
     def evaluate(self, split: str = "heldout", num_tasks: int | None = None, num_samples: int | None = None) -> Metrics:
         """Judge the policy on tasks of a split; training then goes on as if nothing had happened."""
         groups = self.answer(self.pick_tasks(split, num_tasks), num_samples)
-        return evaluate_groups(groups, self.compute_rewards(groups))
+        return evaluate_groups(groups, self.judge(groups))
 
     def pick_tasks(self, split: str, num_tasks: int | None = None) -> list[Task]:
         """Some tasks of a split, always the same ones for the same seed."""
@@ -165,7 +281,10 @@ class Trainer:
 
     def answer(self, tasks: Sequence[Task], num_samples: int | None = None) -> list[Group]:
         """Sample as in training, but from a random stream of its own, fixed by the seed."""
+        temperature = self.config.eval_temperature
         sampling = replace(self.sampling, seed=self.config.seed)
+        if temperature is not None:
+            sampling = replace(sampling, temperature=temperature)
         return self.generate_rollouts(tasks, num_samples or self.config.eval_samples, sampling)
 
     def cold_start(self) -> None:
@@ -206,7 +325,10 @@ class Trainer:
 
         def fill(aside: Path) -> None:
             self.engine.save(aside)
+            self.replay.save(aside)
             (aside / "progress.json").write_text(json.dumps(asdict(progress), indent=1))
+            memory = {"curriculum": asdict(self.curriculum.standing), "baseline": self.baseline.means}
+            (aside / "memory.json").write_text(json.dumps(memory))
 
         path = write_checkpoint(folder, name, fill)
         if progress.best_name == name:
@@ -224,7 +346,10 @@ class Trainer:
             return False
         self.engine.load(checkpoint)
         self.progress = Progress(**json.loads((checkpoint / "progress.json").read_text()))
-        self.tasks.drawn = self.progress.tasks_drawn
+        memory = json.loads((checkpoint / "memory.json").read_text())
+        self.curriculum.standing = Standing(**memory["curriculum"])
+        self.baseline.means = memory["baseline"]
+        self.replay.load(checkpoint, {task.id: task for task in self.world.tasks("train")})
         self.run.rewind(self.progress.step)
         return True
 
@@ -241,7 +366,7 @@ class Trainer:
         found = newest_sound(self.run.checkpoints, warnings.warn) if self.run else None
         return f"the last good checkpoint is {found}" if found else "there is no checkpoint"
 
-    def _log(self, rollouts: Sequence[Group], scores: Scores, advantages: Advantages) -> None:
+    def _log(self, rollouts: Sequence[Group], scores: Scores, advantages: Numbers) -> None:
         """Some answers of the step with what they were worth; those the world failed on come first."""
         if self.run is None:
             return
@@ -267,4 +392,4 @@ class Trainer:
     def _timed(self, phase: str) -> Iterator[None]:
         started = time.perf_counter()
         yield
-        self._seconds[phase] = time.perf_counter() - started
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - started

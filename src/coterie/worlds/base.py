@@ -103,6 +103,10 @@ class World(Protocol):
         """What a person would want to see of this answer."""
         return None
 
+    def relabel(self, task: Task, answer: str) -> Task | None:
+        """The training task that this answer to another would have solved, if there is one."""
+        return None
+
 
 def trace_legal(language: Language, tasks: Sequence[Task], answers: Sequence[Sequence[int]]) -> list[Bits | None]:
     """The packed masks met on the way of each answer; None for an answer with an illegal token."""

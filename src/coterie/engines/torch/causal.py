@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from coterie.engines.base import Metrics, Sampling
+from coterie.engines.base import Dials, Metrics, Sampling
 from coterie.engines.torch.decoding import Drawn, decode
 from coterie.engines.torch.learner import Learner, LearnerSettings
 from coterie.engines.torch.transformer import PolicyShape, Transformer
@@ -24,9 +24,15 @@ class CausalEngine:
     """Samples and trains one policy in one language."""
 
     def __init__(
-        self, language: Language, shape: PolicyShape, settings: LearnerSettings, seed: int, device: str = "cpu"
+        self,
+        language: Language,
+        shape: PolicyShape,
+        settings: LearnerSettings,
+        seed: int,
+        device: str = "cpu",
+        offload_reference: bool = False,
     ) -> None:
-        self.language = language
+        self.language, self.offload_reference = language, offload_reference
         self.device = torch.device(device)
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.model = Transformer(shape)
@@ -70,20 +76,27 @@ class CausalEngine:
             finish=answer.finish,
         )
 
-    def update(self, batch: Batch, learning_rate: float, temperature: float) -> Metrics:
-        return self.learner.update(batch, learning_rate, temperature)
+    def update(self, batch: Batch, dials: Dials) -> Metrics:
+        return self.learner.update(batch, dials)
 
     def reference_logprobs(self, batch: Batch, temperature: float) -> Floats:
-        assert self.reference is not None, "blend_reference(0) makes one"
-        return self.learner.logprobs(self.reference, batch, temperature)
+        if self.reference is None:
+            self.blend_reference(0.0)
+        assert self.reference is not None
+        logprobs = self.learner.logprobs(self.reference.to(self.device), batch, temperature)
+        if self.offload_reference:
+            self.reference.to("cpu")
+        return logprobs
 
     @torch.no_grad()
     def blend_reference(self, old_share: float) -> None:
         if self.reference is None or old_share == 0:
             self.reference = copy.deepcopy(self.model).requires_grad_(False)
-            return
-        for old, new in zip(self.reference.parameters(), self.model.parameters(), strict=True):
-            old.mul_(old_share).add_(new, alpha=1 - old_share)
+        else:
+            for old, new in zip(self.reference.parameters(), self.model.parameters(), strict=True):
+                old.mul_(old_share).add_(new.to(old.device), alpha=1 - old_share)
+        if self.offload_reference:
+            self.reference.to("cpu")
 
     def imitate(self, examples: Sequence[Example], learning_rate: float) -> Metrics:
         """Examples that the language or its constraint refuses are left out and counted."""

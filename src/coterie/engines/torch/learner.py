@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.engines.base import Metrics, OutOfStep
+from coterie.engines.base import Dials, Metrics, OutOfStep
 from coterie.engines.torch.transformer import Transformer
+from coterie.grpo.losses import EXTREMES, ratio_extremes
 from coterie.grpo.objective import Objective, entropy, step_loss
 from coterie.rollouts import Batch, Floats, Ints, unpack_bits
 
@@ -39,6 +41,18 @@ class Places:
 
     logprobs: Tensor  # [N, T]
     entropies: Tensor  # [N, T]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of a step and, where the sampler was not the old policy, its log-probabilities."""
+
+    batch: Batch
+    sampler: Floats | None
+
+    def rows(self, index: Ints) -> Part:
+        batch = self.batch.rows(index)
+        return Part(batch, None if self.sampler is None else self.sampler[index, : batch.tokens.shape[1]])
 
 
 def micro_batches(lengths: Ints, max_tokens: int) -> Iterator[Ints]:
@@ -102,19 +116,27 @@ class Learner:
             result[rows, : part.tokens.shape[1]] = score_places(model, part, temperature).logprobs.cpu().numpy()
         return result
 
-    def update(self, batch: Batch, learning_rate: float, temperature: float) -> Metrics:
+    def update(self, batch: Batch, dials: Dials) -> Metrics:
         """Every epoch over the step, in minibatches; the metrics are means over tokens and updates."""
+        objective = replace(self.settings.objective, kl_coef=dials.kl_coef, entropy_coef=dials.entropy_coef)
+        # With an importance cap the old policy is the one before this step, whoever sampled.
+        sampler = batch.logprobs if objective.importance_cap is not None else None
+        if sampler is not None:
+            batch = replace(batch, logprobs=self.logprobs(self.model, batch, dials.temperature))
         totals: Totals = defaultdict(float)
+        extremes: dict[str, float] = {}
         for _ in range(self.settings.epochs):
             for rows in self._minibatches(batch.num_rows):
-                add(totals, self._learn(batch.rows(rows), learning_rate, temperature))
+                part = Part(batch.rows(rows), None if sampler is None else sampler[rows])
+                add(totals, self._learn(part, objective, dials, extremes))
         tokens, updates = max(totals.pop("tokens"), 1), totals.pop("updates")
         per_update = ("grad_norm", "loss")
         counts = ("skipped_updates", "skipped_rows")
-        return {
+        means = {
             name: value if name in counts else value / (updates if name in per_update else tokens)
             for name, value in totals.items()
         }
+        return means | extremes
 
     def _minibatches(self, num_rows: int) -> Iterator[Ints]:
         size = self.settings.minibatch_size or num_rows
@@ -124,30 +146,43 @@ class Learner:
         for start in range(0, num_rows, size):
             yield order[start : start + size]
 
-    def _learn(self, batch: Batch, learning_rate: float, temperature: float) -> Metrics:
-        """One optimizer update; the denominator is this update's, however it is split."""
-        objective, device = self.settings.objective, self.generator.device
-        num_tokens = float(batch.chosen.sum())
+    def _learn(self, whole: Part, objective: Objective, dials: Dials, extremes: dict[str, float]) -> Metrics:
+        """One optimizer update; the denominators are this update's, however it is split."""
+        batch, device = whole.batch, self.generator.device
+        num_tokens, num_rows = float(batch.chosen.sum()), float(batch.num_rows)
         matters = batch.advantages != 0 if objective.only_advantages_matter else np.ones(batch.num_rows, np.bool_)
         active = np.flatnonzero(matters)
-        sums: Totals = defaultdict(float, updates=1.0, skipped_rows=float(batch.num_rows - len(active)))
+        sums: Totals = defaultdict(float, updates=1.0, skipped_rows=num_rows - len(active))
         add(sums, {"loss": 0.0, "tokens": 0.0})  # a step may have no row to learn from
 
-        def loss_of(part: Batch) -> Tensor:
-            places = score_places(self.model, part, temperature)
-            old = torch.from_numpy(part.logprobs).to(device)
-            reference = None if part.reference is None else torch.from_numpy(part.reference).to(device)
-            chosen = torch.from_numpy(part.chosen).to(device)
-            advantages = torch.from_numpy(part.advantages).to(device)[:, None]
+        def tensor(array: NDArray[np.generic]) -> Tensor:
+            return torch.from_numpy(array).to(device)
+
+        def loss_of(part: Part) -> Tensor:
+            batch = part.batch
+            places = score_places(self.model, batch, dials.temperature)
+            old, chosen = tensor(batch.logprobs), tensor(batch.chosen)
             loss, more = step_loss(
-                objective, places.logprobs, places.entropies, old, reference, advantages, chosen, num_tokens
+                objective,
+                places.logprobs,
+                places.entropies,
+                old,
+                None if batch.reference is None else tensor(batch.reference),
+                tensor(batch.advantages)[:, None],
+                chosen,
+                num_tokens,
+                num_rows,
+                None if part.sampler is None else tensor(part.sampler),
             )
             add(sums, {name: float(value.detach()) for name, value in more.items()})
-            add(sums, {"loss": float(loss.detach()), "tokens": float(part.chosen.sum())})
+            add(sums, {"loss": float(loss.detach()), "tokens": float(batch.chosen.sum())})
+            for name, value in ratio_extremes(places.logprobs.detach(), old, chosen).items():
+                extremes[name] = EXTREMES[name](extremes.get(name, 1.0), float(value))
             return cast(Tensor, loss)
 
-        parts = micro_batches(batch.lengths[active], self.settings.micro_batch_tokens)
-        add(sums, self._descend((batch.rows(active[rows]) for rows in parts), loss_of, learning_rate))
+        splits = micro_batches(batch.lengths[active], self.settings.micro_batch_tokens)
+        parts = (whole.rows(active[rows]) for rows in splits)
+        add(sums, self._descend((loss_of(part) for part in parts), dials.learning_rate))
         return sums
 
     def imitate(self, batch: Batch, learning_rate: float) -> Metrics:
@@ -155,22 +190,22 @@ class Learner:
         num_tokens = float(batch.chosen.sum())
         total = 0.0
 
-        def loss_of(part: Batch) -> Tensor:
+        def loss_of(rows: Ints) -> Tensor:
             nonlocal total
-            loss = -score_places(self.model, part, 1.0).logprobs.sum() / num_tokens
+            loss = -score_places(self.model, batch.rows(rows), 1.0).logprobs.sum() / num_tokens
             total += float(loss.detach())
             return loss
 
-        parts = (batch.rows(rows) for rows in micro_batches(batch.lengths, self.settings.micro_batch_tokens))
-        metrics = self._descend(parts, loss_of, learning_rate)
+        splits = micro_batches(batch.lengths, self.settings.micro_batch_tokens)
+        metrics = self._descend((loss_of(rows) for rows in splits), learning_rate)
         return {"cold_start_loss": total, **metrics}
 
-    def _descend(self, parts: Iterator[Batch], loss_of: Callable[[Batch], Tensor], learning_rate: float) -> Metrics:
-        """Accumulate the parts' gradients and step; a gradient that is not finite is not taken."""
+    def _descend(self, losses: Iterator[Tensor], learning_rate: float) -> Metrics:
+        """Accumulate the gradients of the parts' losses and step; one that is not finite is not taken."""
         self.optimizer.zero_grad(set_to_none=True)
         num_parts = 0
-        for part in parts:
-            loss_of(part).backward()
+        for loss in losses:
+            loss.backward()
             num_parts += 1
         if num_parts == 0:
             return {"grad_norm": 0.0, "skipped_updates": 0}

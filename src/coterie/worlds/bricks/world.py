@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import overload
 
@@ -15,7 +15,7 @@ from coterie.worlds.base import Example, Language, World
 from coterie.worlds.bricks.language import AbsoluteLanguage, Legality
 from coterie.worlds.bricks.laying import Builder, lay_bricks
 from coterie.worlds.bricks.picture import draw_bricks
-from coterie.worlds.bricks.shapes import Shape, all_shapes, target_of
+from coterie.worlds.bricks.shapes import Shape, Voxels, all_shapes, target_of
 from coterie.worlds.bricks.stability import analyze
 from coterie.worlds.bricks.structure import (
     Brick,
@@ -38,7 +38,7 @@ class BricksWorld(World):
     name: str = field(default="bricks", init=False)
     world_dim: int = 20
     max_bricks: int = 60
-    legality: Legality = "geometry"
+    legality: Legality = "attached"
     valid_weight: float = 0.1
     stability_weight: float = 0.25
     faithfulness_weight: float = 1.0
@@ -62,8 +62,9 @@ class BricksWorld(World):
         splits: dict[str, list[Task]] = {"train": [], "heldout": []}
         for shape in all_shapes():
             if max(shape.wide, shape.deep, shape.tall) <= self.world_dim:
+                tags = {**asdict(shape), "voxels": int(shape.voxels().sum())}
                 splits["heldout" if shape.heldout else "train"] += [
-                    Task(caption.replace(" ", "-"), caption, {"shape": shape}) for caption in shape.captions
+                    Task(caption.replace(" ", "-"), caption, {"shape": shape}, tags) for caption in shape.captions
                 ]
         return splits
 
@@ -107,6 +108,18 @@ class BricksWorld(World):
         parts = dict.fromkeys(("valid", "stability", "stable", "load_factor", "faithfulness"), 0.0)
         return Score(total=0.0, parts=parts, valid=False, note=note)
 
+    def relabel(self, task: Task, answer: str) -> Task | None:
+        """The training caption whose shape this structure is to the voxel, if it stands."""
+        bricks = parse_bricks(answer)
+        meant = self._by_voxels.get(_fingerprint(voxels_of(bricks, self.world_dim)))
+        return meant if meant is not None and meant.id != task.id and analyze(bricks).stable else None
+
+    @cached_property
+    def _by_voxels(self) -> dict[bytes, Task]:
+        return {
+            _fingerprint(target_of(task.spec["shape"], self.world_dim)): task for task in reversed(self.tasks("train"))
+        }
+
     def language(self) -> Language:
         return AbsoluteLanguage(self.world_dim, self.max_bricks, self.legality)
 
@@ -119,6 +132,15 @@ class BricksWorld(World):
         except BrickError:
             return None
         return draw_bricks(bricks) if not find_fault(bricks, self.world_dim) else None
+
+
+def _fingerprint(filled: Voxels) -> bytes:
+    """The same for structures that differ only in where they stand."""
+    x, y, z = (np.flatnonzero(filled.any(axes)) for axes in ((1, 2), (0, 2), (0, 1)))
+    if len(z) == 0:
+        return b""
+    part = filled[x[0] : x[-1] + 1, y[0] : y[-1] + 1, : z[-1] + 1]
+    return bytes(part.shape) + np.packbits(part).tobytes()
 
 
 @dataclass(frozen=True)
