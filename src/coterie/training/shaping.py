@@ -19,9 +19,8 @@ def totals_of(scores: Scores) -> Numbers:
 
 
 def part_of(scores: Scores, name: str) -> Numbers:
-    """One metric of every answer: reward, success, valid, or a part of the score; 0 where it has none."""
+    """One metric of every answer: success, valid, or a part of the score; 0 where it has none."""
     read: dict[str, Callable[[Score], float]] = {
-        "reward": lambda score: score.total,
         "success": lambda score: float(score.success),
         "valid": lambda score: float(score.valid),
     }

@@ -110,10 +110,7 @@ class Trainer:
 
     def compute_advantages(self, scores: Scores, tasks: Sequence[Task] | None = None) -> Numbers:
         """How much better each answer is than its siblings, or than its task's running mean."""
-        config, rewards = self.config, totals_of(scores)
-        if self._weights and config.reward_sum == "normalized_sum":
-            parts = np.stack([part_of(scores, name) for name in self._weights])
-            rewards = normalized_sum(parts, np.array(list(self._weights.values())))
+        config, rewards = self.config, self._rewards(scores)
         if config.baseline_memory is not None and tasks is not None:
             advantages = with_baseline(rewards, self.baseline.of(tasks, rewards))
         else:
@@ -241,9 +238,18 @@ class Trainer:
         """Of the parts of a score: the phase's, or else the run's."""
         return dict(self.curriculum.phase.weights or self.config.reward_parts)
 
+    def _rewards(self, scores: Scores) -> Numbers:
+        """[P, G]: the numbers that are compared."""
+        if self._weights and self.config.reward_sum == "normalized_sum":
+            parts = np.stack([part_of(scores, name) for name in self._weights])
+            return np.asarray(normalized_sum(parts, np.array(list(self._weights.values()))))
+        return totals_of(scores)
+
     def _with_signal(self, scores: Scores) -> NDArray[np.bool_]:
         """[P]: whether the answers of a group differ in the chosen metric."""
-        return np.asarray(has_signal(part_of(scores, self.config.signal), self.config.signal_tolerance))
+        name = self.config.signal
+        metric = self._rewards(scores) if name == "reward" else part_of(scores, name)
+        return np.asarray(has_signal(metric, self.config.signal_tolerance))
 
     def judge(self, rollouts: Sequence[Group]) -> list[list[Score]]:
         """The world's verdict alone."""
