@@ -68,6 +68,24 @@ def test_likeness_earns_nothing_unless_it_stands() -> None:
     assert not small.success
 
 
+def test_the_seeds_parts_pay_only_what_stands() -> None:
+    world = BricksWorld(connectivity_weight=0.5, length_weight=1.0, order_weight=0.25, full_length=4)
+    standing, floating, upside_down = world.score(
+        TASK, ["2x2 (0,0,0)\n2x2 (0,0,1)\n", "2x2 (0,0,0)\n2x2 (0,0,2)\n", "2x2 (0,0,1)\n2x2 (0,0,0)\n"]
+    )
+    assert standing.total == pytest.approx(0.1 + 0.25 + 0.5 + 0.5 + 0.25)
+    assert (floating.parts["connectivity"], floating.parts["order"]) == (0.5, 0.5)
+    assert floating.total == pytest.approx(0.1)
+    # The upper brick, laid first, is held by nothing yet; the lower one by the ground.
+    assert upside_down.parts["order"] == 0.5
+
+
+def test_a_size_outside_the_library_is_refused() -> None:
+    world = BricksWorld(sizes="2x2 2x4")
+    assert world.score(TASK, ["4x2 (0,0,0)\n"])[0].valid
+    assert world.score(TASK, ["2x2 (0,0,0)\n1x1 (0,0,1)\n"])[0].note.startswith("line 2: 1x1 is not among the sizes")
+
+
 def test_a_structure_is_known_by_the_caption_it_would_have_answered() -> None:
     asked = next(t for t in WORLD.tasks("train") if t.prompt == "a tower 2 wide 2 deep 4 tall")
     taller = "".join(f"2x2 (7,3,{z})\n" for z in range(6))
@@ -87,7 +105,17 @@ def test_an_unreadable_answer_is_invalid_with_its_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"world_dim": 5}, {"max_bricks": 0}, {"legality": "none"}], ids=lambda s: next(iter(s))
+    "settings",
+    [
+        {"world_dim": 5},
+        {"max_bricks": 0},
+        {"legality": "none"},
+        {"actions": "three_step"},
+        {"sizes": "1x1 3x3"},
+        {"program": "prayer"},
+        {"max_offset_distance": 0},
+    ],
+    ids=lambda s: next(iter(s)),
 )
 def test_impossible_settings_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):

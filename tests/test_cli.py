@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from coterie.aliases import ALIASES
 from coterie.cli import main
-from coterie.config import ALIASES, GRPOConfig, parse_settings, read_toml, write_toml
+from coterie.config import GRPOConfig, parse_settings, read_toml, write_toml
 from coterie.worlds.load import world_fields
 
 SMALL = ["--width", "16", "--depth", "1", "--heads", "2", "--threads", "1", "--workers", "1", "--cold-start-steps", "3"]
@@ -118,7 +119,7 @@ def test_help_names_every_setting_and_alias(capsys: pytest.CaptureFixture[str]) 
     for name in (*GRPOConfig.model_fields, *world_fields("bricks")):
         assert f"--{name.replace('_', '-')}" in text
     assert all(alias in text for alias in ALIASES)
-    for command in ("eval", "sample", "score", "check", "plot", "demo"):
+    for command in ("eval", "sample", "score", "check", "plot", "demo", "export", "explain", "tune"):
         assert main([command, "--help"]) == 0
         assert f"coterie {command}" in capsys.readouterr().out
 

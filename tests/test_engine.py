@@ -193,6 +193,7 @@ def test_draws_follow_the_distribution_and_top_p() -> None:
         (Sampling(), [0.5, 0.3, 0.15, 0.05]),
         (Sampling(top_p=0.79), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
         (Sampling(top_p=0.81), [0.5 / 0.95, 0.3 / 0.95, 0.15 / 0.95, 0]),
+        (Sampling(top_k=2), [0.5 / 0.8, 0.3 / 0.8, 0, 0]),
         (Sampling(temperature=0.5), np.array([0.25, 0.09, 0.0225, 0.0025]) / 0.365),
     ):
         support = choose_support(logits, legal, sampling)

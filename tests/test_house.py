@@ -18,7 +18,12 @@ SOURCE = Path(coterie.__file__).parent
 ALLOWED = {
     "rollouts": (),
     "extras": (),
-    "config": (),
+    "config": ("aliases",),
+    "aliases": (),
+    "arguments": (),
+    "tuning": ("aliases", "build", "config", "display", "engines.base", "extras", "worlds.load"),
+    "explain": ("config", "training.curriculum", "worlds.base"),
+    "commands": ("",),
     "grpo": ("grpo",),
     "runs": ("runs",),
     "worlds": ("worlds", "rollouts"),

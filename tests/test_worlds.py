@@ -16,6 +16,8 @@ from coterie.worlds.load import WORLDS, WorldError
 OURS: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in WORLDS] + [
     ("bricks", {"legality": "attached"}),
     ("bricks", {"legality": "format"}),
+    ("bricks", {"legality": "geometry", "actions": "two_step"}),
+    ("bricks", {"actions": "two_step", "sizes": "1x1 2x2 2x4"}),
 ]
 
 

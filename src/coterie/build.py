@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -33,6 +34,9 @@ class GRPOTrainer(Trainer):
         watchers: Sequence[Watcher] = (),
     ) -> None:
         world = world or load_world(config.world, config.world_options)
+        if config.passes is not None:
+            steps = math.ceil(config.passes * len(world.tasks("train")) / config.prompts_per_step)
+            config = config.model_copy(update={"steps": steps, "passes": None})
         engine = engine or make_engine(config, world)
         scorer = Scorer(world, config.workers or available_cores(), config.answer_limit_s)
         # Last, so that a mistake in the configuration leaves no empty run behind.
@@ -76,7 +80,7 @@ def make_engine(config: GRPOConfig, world: World) -> Engine:
             loss=config.loss,
             dual_clip=config.dual_clip,
             aggregation=config.aggregation,
-            constant_length=config.constant_length,
+            constant_length=config.constant_length or config.max_tokens,
             kl=config.kl,
             importance_cap=config.importance_cap,
         ),

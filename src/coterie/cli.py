@@ -1,31 +1,22 @@
-"""The command line: train, eval, sample, score, check, plot, demo."""
+"""The command line: takes it apart, runs the command, and answers mistakes with one sentence."""
 
 from __future__ import annotations
 
-import json
-import signal
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from types import FrameType
-from typing import Any
+from collections.abc import Sequence
 
 from coterie import __version__
-from coterie.build import GRPOTrainer, default_out, find_policy, read_run_config
-from coterie.config import ALIASES, ConfigError, GRPOConfig, parse_settings, read_toml, write_toml
-from coterie.demo import SETTINGS, run_demo
-from coterie.display import Display, show_table
+from coterie.aliases import ALIASES
+from coterie.arguments import UsageError, Words, take_apart
+from coterie.commands import COMMANDS
+from coterie.config import ConfigError, GRPOConfig
 from coterie.engines.base import OutOfStep
-from coterie.report.pictures import contact_sheet
-from coterie.report.plots import plot_curves
-from coterie.rollouts import Task
+from coterie.extras import MissingExtra
 from coterie.runs.checkpoints import CheckpointError
-from coterie.runs.folder import RunFolder
-from coterie.worlds.base import LanguageError, World
-from coterie.worlds.check import check_world
-from coterie.worlds.load import WORLDS, WorldError, load_world, world_fields
-from coterie.worlds.scoring import Scorer
+from coterie.worlds.base import LanguageError
+from coterie.worlds.bricks.export import ExportError
+from coterie.worlds.bricks.structure import BrickError
+from coterie.worlds.load import WORLDS, WorldError, world_fields
 
 HELP = """\
 Coterie trains generators to make things that can be checked.
@@ -37,6 +28,9 @@ Coterie trains generators to make things that can be checked.
   coterie score WORLD FILE… [--json]             judge answers from files
   coterie check WORLD | my_world.py              test a world against the contract
   coterie plot RUN                               draw a run's curves
+  coterie explain WORLD | FILE.toml              a configuration in words: arithmetic, formulas, memory, warnings
+  coterie tune FILE.toml --trials N              search settings over named ranges
+  coterie export FILE --to OUT.ldr|.html|.png    a brick structure for others
   coterie demo                                   train bricks on this machine and show the result
 
 Worlds: {worlds}. `coterie COMMAND --help` says more; `coterie --version` tells the version.
@@ -57,73 +51,18 @@ Names may be written with dashes or underscores, as --name value, --name=value o
 """
 
 
-class UsageError(ValueError):
-    """A command that cannot be meant; the message says what to write."""
-
-
-@dataclass(frozen=True)
-class Words:
-    """A command line taken apart: what stands alone, and what has a name."""
-
-    alone: list[str]
-    named: dict[str, str]
-
-    def pop(self, name: str, default: str | None = None) -> str | None:
-        return self.named.pop(name, default)
-
-    def pop_number(self, name: str, default: int | None = None) -> int | None:
-        value = self.named.pop(name, None)
-        if value is None:
-            return default
-        if not value.isdigit() or int(value) == 0:
-            raise UsageError(f"--{name} takes a whole number from 1, not {value!r}")
-        return int(value)
-
-    def pop_flag(self, name: str) -> bool:
-        return self.named.pop(name, "false") not in ("false", "0")
-
-    def one(self, what: str) -> str:
-        """The single word that must stand alone."""
-        if len(self.alone) != 1:
-            raise UsageError(f"name one {what}, as in `{what}`" if not self.alone else f"one {what}, not {self.alone}")
-        return self.alone[0]
-
-    def finish(self, command: str) -> None:
-        if self.named:
-            raise UsageError(
-                f"coterie {command} has no option --{next(iter(self.named))}; see coterie {command} --help"
-            )
-
-
-# What eval and sample may set otherwise than the run did.
-SAMPLING_NAMES = ("temperature", "top_p", "max_tokens", "seed", "device", "threads")
-FLAGS = ("quiet", "json", "help", "version")
-
-
-def take_apart(argv: Sequence[str]) -> Words:
-    """--name value, --name=value and name=value; a flag takes no value."""
-    alone: list[str] = []
-    named: dict[str, str] = {}
-    rest = list(argv)
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("--"):
-            if "=" in word and word.split("=")[0].replace("_", "").isalpha():
-                word = f"--{word}"
-            else:
-                alone.append(word)
-                continue
-        name, equals, value = word[2:].partition("=")
-        name = name.replace("-", "_")
-        if not equals:
-            if name in FLAGS:
-                value = "true"
-            elif not rest:
-                raise UsageError(f"{word} needs a value")
-            else:
-                value = rest.pop(0)
-        named[name] = value
-    return Words(alone, named)
+# What a user can cause; anything else is ours, and shows its traceback.
+MISTAKES = (
+    UsageError,
+    ConfigError,
+    WorldError,
+    CheckpointError,
+    LanguageError,
+    BrickError,
+    ExportError,
+    OutOfStep,
+    MissingExtra,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -145,7 +84,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(help_of(command, words), end="")
             return 0
         return COMMANDS[command](words)
-    except (UsageError, ConfigError, WorldError, CheckpointError, LanguageError, OutOfStep, ImportError) as error:
+    except (
+        UsageError,
+        ConfigError,
+        WorldError,
+        CheckpointError,
+        LanguageError,
+        OutOfStep,
+        ImportError,
+        BrickError,
+        ExportError,
+    ) as error:
         print(f"coterie: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -169,251 +118,6 @@ def help_of(command: str, words: Words) -> str:
             lines += [f"  --{name.replace('_', '-'):<20} [{value}]" for name, value in world_fields(world).items()]
     return TRAIN_HELP + "\n".join(lines) + "\n"
 
-
-def train(words: Words) -> int:
-    quiet = words.pop_flag("quiet")
-    resume = words.pop("resume")
-    run = None
-    if resume is None:
-        config = read_target(words)
-        config = config.model_copy(update={"out": config.out or default_out(config)})
-    elif words.alone:
-        raise UsageError(f"--resume takes the run folder alone, without {words.alone[0]!r}")
-    else:
-        run = RunFolder.open(Path(resume))
-        saved = read_toml(run.path / "config.toml")
-        config = parse_settings({**saved, **words.named}, world_fields(saved["world"]))
-    with Display(config.log_every, quiet) as display:
-        trainer = GRPOTrainer(config, run=run, watchers=[display])
-        with trainer.scorer:
-            display.say(trainer.engine.describe())
-            if run is not None:
-                run.write_config(write_toml(config))
-                found = trainer.resume(display.warn)
-                display.say(f"going on after {trainer.place}" if found else "no checkpoint yet: starting anew")
-            with stops_gently(trainer, display):
-                metrics = trainer.train()
-    assert trainer.run is not None
-    path = trainer.run.path
-    if trainer.progress.step < config.steps:
-        display.say(f"Stopped after {trainer.place}. To go on: coterie train --resume {path}")
-    else:
-        reward = f"reward {metrics['reward']:.3f}. " if metrics else ""
-        display.say(f"Done: {reward}The run is in {path}. Try: coterie eval {path}")
-    return 0
-
-
-class stops_gently:  # noqa: N801 - it reads as a phrase after `with`
-    """The first ^C (or SIGTERM) lets the step end and saves; the second stops at once."""
-
-    def __init__(self, trainer: GRPOTrainer, display: Display) -> None:
-        self.trainer, self.display = trainer, display
-
-    def __enter__(self) -> None:
-        self.before = {kind: signal.signal(kind, self._ask) for kind in (signal.SIGINT, signal.SIGTERM)}
-
-    def __exit__(self, *_: object) -> None:
-        for kind, handler in self.before.items():
-            signal.signal(kind, handler)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.trainer.stopping:
-            raise KeyboardInterrupt
-        self.trainer.stop()
-        self.display.warn("finishing this step and saving; ^C again stops at once")
-
-
-def read_target(words: Words) -> GRPOConfig:
-    """The configuration from a world's name, a world's file or a TOML file, and the options."""
-    target = words.alone[0] if words.alone else words.pop("config")
-    if len(words.alone) > 1:
-        raise UsageError(f"coterie train takes one world or file, not {words.alone}")
-    if target is None:
-        raise UsageError("name a world, a TOML file or a Python file, as in: coterie train bricks")
-    settings: dict[str, Any] = read_toml(Path(target)) if target.endswith(".toml") else {"world": target}
-    settings |= words.named
-    world = settings.get("world", "bricks")
-    if not isinstance(world, str):
-        raise ConfigError(f"world = {world!r} will not do: write a name or a file")
-    return parse_settings(settings, world_fields(world))
-
-
-def open_run(words: Words) -> tuple[RunFolder, GRPOTrainer]:
-    """A run's trainer with the policy of its newest checkpoint, or of the one that --checkpoint names."""
-    run = RunFolder.open(Path(words.one("RUN")))
-    config = read_run_config(run)
-    changes: dict[str, Any] = {name: words.named.pop(name) for name in SAMPLING_NAMES if name in words.named}
-    if "temperature" in changes:
-        changes["eval_temperature"] = changes["temperature"]
-    config = parse_settings({**config.model_dump(exclude={"out", "track"}), **changes}, world_fields(config.world))
-    checkpoint = run.find_checkpoint(Display(1).warn, words.pop("checkpoint"))
-    trainer = GRPOTrainer(config)
-    trainer.engine.load_policy(find_policy(checkpoint))
-    return run, trainer
-
-
-def evaluate(words: Words) -> int:
-    """\
-coterie eval RUN [--tasks 200] [--samples 1] [--split heldout] [--temperature T] [--checkpoint best] [--json]
-
-Judges the policy on held-out tasks: pass@1, pass@k for k samples, validity, each part of the reward.
-
-  coterie eval runs/first --tasks 500 --samples 8 --temperature 0.7
-"""
-    tasks, samples = words.pop_number("tasks", 200), words.pop_number("samples", 1)
-    as_json, split = words.pop_flag("json"), words.pop("split", "heldout")
-    if split not in ("train", "heldout"):
-        raise UsageError(f"--split is train or heldout, not {split!r}")
-    run, trainer = open_run(words)
-    words.finish("eval")
-    with trainer.scorer:
-        metrics = trainer.evaluate(str(split), tasks, samples)
-    if as_json:
-        print(json.dumps({"run": str(run.path), "split": split, **metrics}))
-    else:
-        show_table(f"{run.path} on {tasks} {split} tasks", ("", "mean"), [(k, f"{v:.4g}") for k, v in metrics.items()])
-    return 0
-
-
-def sample(words: Words) -> int:
-    """\
-coterie sample RUN [--prompt TEXT] [--num 4] [--temperature T] [--checkpoint best] [--picture FILE.png]
-
-Answers a prompt (--caption is the same), or held-out tasks if there is none, and judges the answers.
-
-  coterie sample runs/first --prompt "a bench 8 wide 3 deep 4 tall" --num 6 --picture bench.png
-"""
-    num = words.pop_number("num", 4) or 4
-    caption = words.pop("caption")
-    prompt, picture = words.pop("prompt", caption), words.pop("picture")
-    _, trainer = open_run(words)
-    words.finish("sample")
-    with trainer.scorer:
-        if prompt is None:
-            groups = trainer.answer(trainer.pick_tasks("heldout", num), 1)
-        else:
-            groups = trainer.answer([find_task(trainer.world, prompt)], num)
-        scores = trainer.judge(groups)
-    answers = [
-        (group.task, answer, score)
-        for group, verdicts in zip(groups, scores, strict=True)
-        for answer, score in zip(group.answers, verdicts, strict=True)
-    ]
-    for task, answer, score in answers:
-        parts = "  ".join(f"{name} {value:.3g}" for name, value in score.parts.items())
-        print(f"# {task.prompt}: {score.total:.3f}  {parts}  {score.note}\n{answer}")
-    if picture is not None:
-        cells = [
-            (trainer.world.picture(task, answer), f"{task.prompt}: {score.total:.2f}")
-            for task, answer, score in answers
-        ]
-        contact_sheet([("", cells[i : i + 6]) for i in range(0, len(cells), 6)], Path(picture))
-        print(f"The picture is {picture}", file=sys.stderr)
-    return 0
-
-
-def find_task(world: World, prompt: str) -> Task:
-    """The world's own task with this prompt or id, so that its verifier knows what was asked for."""
-    for split in ("train", "heldout"):
-        for task in world.tasks(split):
-            if prompt in (task.prompt, task.id):
-                return task
-    return Task(id=prompt, prompt=prompt)
-
-
-def score(words: Words) -> int:
-    """\
-coterie score WORLD FILE… [--prompt TEXT] [--json]
-
-Judges one answer a file. With --prompt (a task's prompt or id) the answer is held against what was asked.
---json prints one object a file: {"file", "total", "valid", "parts", "note"}.
-
-  coterie score bricks tower.txt bridge.txt --json
-"""
-    if len(words.alone) < 2:
-        raise UsageError("name a world and at least one file, as in: coterie score bricks tower.txt")
-    name, *files = words.alone
-    prompt, as_json = words.pop("prompt"), words.pop_flag("json")
-    limit = float(words.pop_number("answer_limit_s", 60) or 60)
-    fields = world_fields(name)
-    config = parse_settings({"world": name, **words.named}, fields)
-    world = load_world(name, config.world_options)
-    task = find_task(world, prompt) if prompt is not None else Task("file", "")
-    with Scorer(world, 1, limit) as scorer:
-        for file in files:
-            try:
-                answer = Path(file).read_bytes().decode(errors="replace")
-            except OSError as error:
-                raise UsageError(f"{file} cannot be read: {error.strerror}") from None
-            [verdict] = scorer.score(task, [answer])
-            shown = {k: v for k, v in asdict(verdict).items() if k in ("total", "valid", "parts", "note")}
-            if as_json:
-                print(json.dumps({"file": file, **shown}))
-            else:
-                parts = "  ".join(f"{part} {value:.3g}" for part, value in verdict.parts.items())
-                print(f"{file}: {verdict.total:.3f}  {parts}  {verdict.note}")
-    return 0
-
-
-def check(words: Words) -> int:
-    """\
-coterie check WORLD | my_world.py
-
-Tests a world against the contract: its tasks, its scores, its examples and its language.
-"""
-    name = words.one("WORLD")
-    config = parse_settings({"world": name, **words.named}, world_fields(name))
-    broken = 0
-    for finding in check_world(load_world(name, config.world_options)):
-        print(f"{'BROKEN' if finding.problem else 'ok':>6}  {finding.rule}")
-        if finding.problem:
-            broken += 1
-            print(f"        {finding.problem}")
-    print(f"{name}: {broken} rules broken" if broken else f"{name}: all is well; try: coterie train {name}")
-    return 1 if broken else 0
-
-
-def plot(words: Words) -> int:
-    """\
-coterie plot RUN [--out FILE.png]
-
-Draws the curves of a run: the reward and its parts, success, entropy, KL, speed.
-"""
-    run = RunFolder.open(Path(words.one("RUN")))
-    path = Path(words.pop("out") or run.path / "curves.png")
-    words.finish("plot")
-    if not (metrics := run.metrics()):
-        raise UsageError(f"{run.path} has no metrics yet")
-    plot_curves(metrics, path, str(run.path))
-    print(f"The curves are in {path}")
-    return 0
-
-
-def demo(words: Words) -> int:
-    """\
-coterie demo [--out DIR] [--name value …]
-
-Trains a small policy to build brick structures that stand, on this machine, and shows before and after.
-"""
-    quiet = words.pop_flag("quiet")
-    if words.alone:
-        raise UsageError(f"coterie demo takes options only, not {words.alone[0]!r}")
-    config = parse_settings({**SETTINGS, **words.named}, world_fields("bricks"))
-    if config.out is None:
-        config = config.model_copy(update={"out": default_out(config).replace("bricks", "demo")})
-    run_demo(config, Display(config.log_every, quiet))
-    return 0
-
-
-COMMANDS: dict[str, Callable[[Words], int]] = {
-    "train": train,
-    "eval": evaluate,
-    "sample": sample,
-    "score": score,
-    "check": check,
-    "plot": plot,
-    "demo": demo,
-}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from coterie.aliases import ALIASES, translate
+
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -31,6 +33,7 @@ class GRPOConfig(BaseModel):
     start_from: str | None = Field(default=None, description="a run or checkpoint whose policy to start from")
 
     steps: NonNegativeInt = Field(default=100, description="GRPO steps: sample, score, learn")
+    passes: PositiveInt | None = Field(default=None, description="instead of steps: passes over the training tasks")
     prompts_per_step: PositiveInt = Field(default=16, description="tasks a step")
     group_size: PositiveInt = Field(default=8, description="answers a task; they are rated against each other")
     epochs: PositiveInt = Field(default=1, description="passes over each step's answers")
@@ -38,6 +41,7 @@ class GRPOConfig(BaseModel):
 
     temperature: NonNegativeFloat = Field(default=1.0, description="of sampling while training")
     top_p: Share = Field(default=1.0, description="sample from the likeliest tokens that reach this probability")
+    top_k: NonNegativeInt = Field(default=0, description="sample from this many likeliest tokens; 0: all")
     max_tokens: PositiveInt | None = Field(default=None, description="longest answer; by default the language's")
 
     advantage: Literal[
@@ -166,8 +170,8 @@ class GRPOConfig(BaseModel):
             )
         if self.advantage.startswith("pass_at_k") and self.pass_k > self.group_size:
             raise ValueError(f"pass_k {self.pass_k} is more than group_size {self.group_size}")
-        if self.aggregation == "constant_length" and self.constant_length is None:
-            raise ValueError("aggregation constant_length needs constant_length = a number of tokens")
+        if self.aggregation == "constant_length" and self.constant_length is None and self.max_tokens is None:
+            raise ValueError("aggregation constant_length needs constant_length (or max_tokens) = a number of tokens")
         for name, coef, target in (
             ("kl", self.kl_coef, self.kl_target),
             ("entropy", self.entropy_coef, self.entropy_target),
@@ -184,62 +188,24 @@ class GRPOConfig(BaseModel):
         return tuple(filter(None, (name.strip() for name in self.track.split(","))))
 
 
-# Names people bring from TRL and from other trainers.
-ALIASES = {
-    "num_generations": "group_size",
-    "max_completion_length": "max_tokens",
-    "max_new_tokens": "max_tokens",
-    "beta": "kl_coef",
-    "kl_beta": "kl_coef",
-    "epsilon": "clip_low",
-    "clip_range": "clip_low",
-    "clip_ratio": "clip_low",
-    "epsilon_high": "clip_high",
-    "ppo_epochs": "epochs",
-    "num_episodes": "steps",
-    "num_iterations": "steps",
-    "max_steps": "steps",
-    "batch_size": "prompts_per_step",
-    "rollout_batch_size": "prompts_per_step",
-    "lr": "learning_rate",
-    "grad_clip": "max_grad_norm",
-    "save_steps": "save_every",
-    "save_interval": "save_every",
-    "logging_steps": "log_every",
-    "log_interval": "log_every",
-    "eval_steps": "eval_every",
-    "output_dir": "out",
-    "report_to": "track",
-    "checkpoint": "start_from",
-    "reference_mode": "reference",
-    "ema_alpha": "reference_old_share",
-    "reference_update_freq": "reference_every",
-    "ref_model_sync_steps": "reference_every",
-    "max_grad_clip": "max_grad_norm",
-    "delta": "dual_clip",
-    "reward_weights": "reward_parts",
-}
-# A single clip of another trainer means both of ours.
-BOTH_CLIPS = ("epsilon", "clip_range", "clip_ratio")
-
-
 def parse_settings(settings: Mapping[str, Any], world_settings: Mapping[str, Any]) -> GRPOConfig:
     """A configuration from plain names and values; names of the world's own settings go to the world."""
     ours: dict[str, Any] = {}
     options = dict(settings.get("world_options", {}))
-    for raw, value in settings.items():
-        name = raw.replace("-", "_")
-        if name in BOTH_CLIPS:
-            ours.setdefault("clip_high", value)
-        name = ALIASES.get(name, name)
-        if name == "world_options":
-            continue
-        if name in GRPOConfig.model_fields:
-            ours[name] = value
-        elif name in world_settings:
-            options[name] = value
-        else:
-            raise ConfigError(_unknown(raw, [*GRPOConfig.model_fields, *ALIASES, *world_settings]))
+    for raw, given in settings.items():
+        try:
+            meant = translate(raw.replace("-", "_"), given)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        for name, value in meant.items():
+            if name == "world_options":
+                continue
+            if name in GRPOConfig.model_fields:
+                ours[name] = value
+            elif name in world_settings:
+                options[name] = value
+            else:
+                raise ConfigError(_unknown(raw, [*GRPOConfig.model_fields, *ALIASES, *world_settings]))
     for name in options:
         if name not in world_settings:
             raise ConfigError(_unknown(name, world_settings, "the world has no setting"))

@@ -23,6 +23,7 @@ class Sampling:
 
     temperature: float = 1.0
     top_p: float = 1.0
+    top_k: int = 0  # 0: no limit
     max_tokens: int | None = None  # None: as long as the language allows
     seed: int | None = None  # a random stream of its own; None: the engine's, which moves on
 

@@ -75,7 +75,7 @@ class Trainer:
         rule = {f: getattr(config, f"replay_{f}") for f in ReplayRule.__dataclass_fields__}
         self.replay = Replay(ReplayRule(**rule))
         self.baseline = RunningBaseline(config.baseline_memory or 0.0)
-        self.sampling = Sampling(config.temperature, config.top_p, config.max_tokens)
+        self.sampling = Sampling(config.temperature, config.top_p, config.top_k, config.max_tokens)
         self.stopping = False
         self._recent_rewards: list[float] = []
         self._seconds: dict[str, float] = {}

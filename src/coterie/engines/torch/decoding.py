@@ -29,10 +29,13 @@ class Drawn:
 
 
 def choose_support(logits: Tensor, legal: Tensor, sampling: Sampling) -> Tensor:
-    """[rows, V]: the legal tokens that temperature and top-p leave."""
+    """[rows, V]: the legal tokens that temperature, top-k and top-p leave."""
     if sampling.temperature == 0:
         best = logits.masked_fill(~legal, -torch.inf).argmax(-1, keepdim=True)
         return torch.zeros_like(legal).scatter_(-1, best, True) & legal
+    if 0 < sampling.top_k < legal.shape[-1]:
+        masked = logits.masked_fill(~legal, -torch.inf)
+        legal = legal & (masked >= masked.topk(sampling.top_k, -1).values[:, -1:])
     if sampling.top_p >= 1:
         return legal
     probs = (logits / sampling.temperature).masked_fill(~legal, -torch.inf).softmax(-1)

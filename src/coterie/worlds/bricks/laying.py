@@ -6,6 +6,7 @@ nothing holds, bricks forgotten or a stud off. The verifier is what teaches bett
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,8 +28,10 @@ class Builder:
     slip_rate: float = 0.02  # chance that a brick is forgotten or put a stud off
 
 
-def lay_bricks(target: Voxels, builder: Builder, rng: np.random.Generator) -> list[Brick]:
-    """Fill the target layer by layer, from the ground up."""
+def lay_bricks(
+    target: Voxels, builder: Builder, rng: np.random.Generator, sizes: Sequence[tuple[int, int]] = SIZES
+) -> list[Brick]:
+    """Fill the target layer by layer, from the ground up; a cell that no size fits stays open."""
     bricks: list[Brick] = []
     below: list[int] = []  # the cells of each brick in the layer below
     for z in range(int(np.flatnonzero(target.any((0, 1))).max(initial=-1)) + 1):
@@ -40,7 +43,10 @@ def lay_bricks(target: Voxels, builder: Builder, rng: np.random.Generator) -> li
             if not missing >> (x * STRIDE + y) & 1:
                 continue
             careful = z > 0 and rng.random() < builder.care
-            h, w = _choose(x * STRIDE + y, missing, below if careful else [], along_x, rng)
+            size = _choose(x * STRIDE + y, missing, below if careful else [], along_x, rng, sizes)
+            if size is None:
+                continue
+            h, w = size
             missing &= ~_cells(Brick(h, w, x, y, z))
             brick = _slip(Brick(h, w, x, y, z), here, target.shape, builder, rng)
             if brick is not None:
@@ -51,9 +57,16 @@ def lay_bricks(target: Voxels, builder: Builder, rng: np.random.Generator) -> li
     return bricks
 
 
-def _choose(corner: int, missing: int, below: list[int], along_x: bool, rng: np.random.Generator) -> tuple[int, int]:
+def _choose(
+    corner: int,
+    missing: int,
+    below: list[int],
+    along_x: bool,
+    rng: np.random.Generator,
+    sizes: Sequence[tuple[int, int]],
+) -> tuple[int, int] | None:
     """The largest size that fits at this corner; of more worth, if asked for, one that joins two below."""
-    fitting = [size for size, cells in FOOTPRINTS.items() if not (cells << corner) & ~missing]
+    fitting = [size for size in sizes if not (FOOTPRINTS[size] << corner) & ~missing]
     lots = rng.random(len(fitting)).tolist()
 
     def worth(place: int) -> tuple[float, ...]:
@@ -62,7 +75,7 @@ def _choose(corner: int, missing: int, below: list[int], along_x: bool, rng: np.
         joined = min(sum(1 for other in below if other & cells), 2)
         return joined, h * w, (h > w) == along_x, lots[place]
 
-    return fitting[max(range(len(fitting)), key=worth)]
+    return fitting[max(range(len(fitting)), key=worth)] if fitting else None
 
 
 def _slip(

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from PIL import Image, ImageDraw
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
+from coterie.worlds.bricks.stability import Verdict
 from coterie.worlds.bricks.structure import Brick
 
 Point = tuple[float, float]
 Color = tuple[int, int, int]
+Legend = Sequence[tuple[Color, str]]
 
 PALETTE: tuple[Color, ...] = (
     (201, 46, 38),
@@ -24,6 +27,21 @@ PALETTE: tuple[Color, ...] = (
 )
 PLATE: Color = (214, 216, 210)
 PAPER: Color = (255, 255, 255)
+# Most bricks carry little, so the colors change fastest at small loads.
+LOAD_COLORS: dict[float, Color] = {
+    0.0: (41, 140, 74),
+    0.1: (160, 195, 50),
+    0.25: (245, 191, 38),
+    0.5: (235, 120, 34),
+    1.0: (201, 46, 38),
+}
+FLOATING: Color = (200, 60, 170)
+UNKNOWN: Color = (160, 165, 169)
+LOAD_LEGEND: Legend = (
+    *((color, f"{load:.0%}" if load < 1.0 else "fails") for load, color in LOAD_COLORS.items()),
+    (FLOATING, "floats"),
+    (UNKNOWN, "not known"),
+)
 TURN, TILT = math.radians(30), math.radians(28)
 BRICK_HEIGHT = 9.6 / 7.8  # in studs
 STUD_RADIUS, STUD_HEIGHT = 0.3, 0.2
@@ -33,6 +51,27 @@ OVERSAMPLING = 3
 def color_by_brick(index: int) -> Color:
     """Neighbors in building order differ."""
     return PALETTE[index % len(PALETTE)]
+
+
+def color_by_layer(bricks: Sequence[Brick]) -> Callable[[int], Color]:
+    """One color a layer."""
+    return lambda index: PALETTE[bricks[index].z % len(PALETTE)]
+
+
+def color_by_load(verdict: Verdict) -> Callable[[int], Color]:
+    """Green to red by how close each brick is to failing; floating ones stand out."""
+
+    def color_of(index: int) -> Color:
+        load = float(verdict.load[index])
+        if math.isnan(load):
+            return UNKNOWN
+        if math.isinf(load):
+            return FLOATING
+        channels = zip(*LOAD_COLORS.values(), strict=True)
+        r, g, b = (round(np.interp(load, list(LOAD_COLORS), channel)) for channel in channels)
+        return r, g, b
+
+    return color_of
 
 
 def project(x: float, y: float, z: float) -> Point:
@@ -91,6 +130,22 @@ def draw_bricks(
     for i in back_to_front(bricks):
         _draw_brick(pen, bricks[i], color_of(i), at, scale)
     return image.resize((size, size), Image.Resampling.LANCZOS)
+
+
+def add_legend(image: Image.Image, legend: Legend) -> Image.Image:
+    """The picture with a row below it that says what the colors mean."""
+    text = max(9, image.width // 32)
+    taller = Image.new("RGB", (image.width, image.height + 2 * text), PAPER)
+    taller.paste(image)
+    pen, font = ImageDraw.Draw(taller), ImageFont.load_default(text)
+    widths = [1.4 * text + font.getlength(words) for _, words in legend]
+    gap = (image.width - sum(widths)) / (len(legend) + 1)
+    left, middle = gap, image.height + text / 2
+    for (color, words), width in zip(legend, widths, strict=True):
+        pen.rectangle((left, middle - text / 2, left + text, middle + text / 2), color)
+        pen.text((left + 1.4 * text, middle), words, (60, 60, 60), font, anchor="lm")
+        left += width + gap
+    return taller
 
 
 def _draw_brick(
