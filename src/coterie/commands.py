@@ -81,7 +81,9 @@ class stops_gently:  # noqa: N801 - it reads as a phrase after `with`
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.trainer.stopping:
-            raise KeyboardInterrupt
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            return  # schedulers may say it twice
         self.trainer.stop()
         self.display.warn("finishing this step and saving; ^C again stops at once")
 

@@ -99,9 +99,10 @@ class BricksWorld(World):
 
     @cached_property
     def _structures(self) -> list[Structure]:
-        return load_structures(
-            Path(self.data), self.world_dim, report=lambda row: warnings.warn(str(row), stacklevel=2)
-        )
+        def report(row: BadRow) -> None:
+            warnings.warn(str(row), stacklevel=2)
+
+        return load_structures(Path(self.data), self.world_dim, report)
 
     def target(self, task: Task) -> Voxels | None:
         """The voxels that were asked for; None for a task that asks for nothing in particular."""
