@@ -23,6 +23,7 @@ ALLOWED = {
     "arguments": (),
     "tuning": ("aliases", "build", "config", "display", "engines.base", "extras", "worlds.load"),
     "explain": ("config", "training.curriculum", "worlds.base"),
+    "assembly": ("engines.base", "rollouts", "worlds.bricks"),
     "commands": ("",),
     "grpo": ("grpo",),
     "runs": ("runs",),

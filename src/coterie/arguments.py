@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-FLAGS = ("quiet", "json", "help", "version")
+FLAGS = ("quiet", "json", "help", "version", "rejection", "rollback")
 
 
 class UsageError(ValueError):

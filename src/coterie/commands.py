@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import fmean, median
 from types import FrameType
 from typing import Any
 
 from coterie.arguments import UsageError, Words
+from coterie.assembly import Assembler, Assembly, Built
 from coterie.build import GRPOTrainer, default_out, find_policy, read_run_config
 from coterie.config import ConfigError, GRPOConfig, parse_settings, read_toml, write_toml
 from coterie.demo import SETTINGS, run_demo
@@ -24,6 +26,7 @@ from coterie.runs.folder import RunFolder
 from coterie.tuning import read_ranges
 from coterie.tuning import tune as search
 from coterie.worlds.base import World
+from coterie.worlds.bricks import BricksWorld
 from coterie.worlds.bricks.export import export_bricks, read_bricks
 from coterie.worlds.check import check_world
 from coterie.worlds.load import load_world, world_fields
@@ -128,18 +131,24 @@ def evaluate(words: Words) -> int:
     """\
 coterie eval RUN [--tasks 200] [--samples 1] [--split heldout] [--temperature T] [--checkpoint best] [--json]
 
-Judges the policy on held-out tasks: pass@1, pass@k for k samples, validity, each part of the reward.
+Judges the policy on held-out tasks: pass@1, pass@k for k samples, validity, each part of the reward. For bricks,
+--rejection, --rollback and --best-of N build as BrickGPT does, one structure at a time.
 
   coterie eval runs/first --tasks 500 --samples 8 --temperature 0.7
 """
     tasks, samples = words.pop_number("tasks", 200), words.pop_number("samples", 1)
     as_json, split = words.pop_flag("json"), words.pop("split", "heldout")
+    how = read_assembly(words)
     if split not in ("train", "heldout"):
         raise UsageError(f"--split is train or heldout, not {split!r}")
     run, trainer = open_run(words)
     words.finish("eval")
     with trainer.scorer:
-        metrics = trainer.evaluate(str(split), tasks, samples)
+        if how is None:
+            metrics = trainer.evaluate(str(split), tasks, samples)
+        else:
+            assembler = make_assembler(trainer, how)
+            metrics = sum_up([assembler.build(task) for task in trainer.pick_tasks(str(split), tasks)])
     if as_json:
         print(json.dumps({"run": str(run.path), "split": split, **metrics}))
     else:
@@ -151,26 +160,33 @@ def sample(words: Words) -> int:
     """\
 coterie sample RUN [--prompt TEXT] [--num 4] [--temperature T] [--checkpoint best] [--picture FILE.png]
 
-Answers a prompt (--caption is the same), or held-out tasks if there is none, and judges the answers.
+Answers a prompt (--caption is the same), or held-out tasks if there is none, and judges the answers. For bricks:
+--rejection refuses bad bricks, --rollback takes back what falls, --best-of N keeps the best of N.
 
   coterie sample runs/first --prompt "a bench 8 wide 3 deep 4 tall" --num 6 --picture bench.png
 """
-    num = words.pop_number("num", 4) or 4
+    num, how = words.pop_number("num"), read_assembly(words)
     caption = words.pop("caption")
     prompt, picture = words.pop("prompt", caption), words.pop("picture")
     _, trainer = open_run(words)
     words.finish("sample")
     with trainer.scorer:
-        if prompt is None:
-            groups = trainer.answer(trainer.pick_tasks("heldout", num), 1)
+        if how is not None:
+            assembler = make_assembler(trainer, how)
+            asked = (
+                [find_task(trainer.world, prompt)] * (num or 1) if prompt else trainer.pick_tasks("heldout", num or 4)
+            )
+            made = [(task, assembler.build(task)) for task in asked]
+            answers = [(task, built.answer, built.score) for task, built in made]
         else:
-            groups = trainer.answer([find_task(trainer.world, prompt)], num)
-        scores = trainer.judge(groups)
-    answers = [
-        (group.task, answer, score)
-        for group, verdicts in zip(groups, scores, strict=True)
-        for answer, score in zip(group.answers, verdicts, strict=True)
-    ]
+            chosen = [find_task(trainer.world, prompt)] if prompt else trainer.pick_tasks("heldout", num or 4)
+            groups = trainer.answer(chosen, (num or 4) if prompt else 1)
+            scores = trainer.judge(groups)
+            answers = [
+                (group.task, answer, score)
+                for group, verdicts in zip(groups, scores, strict=True)
+                for answer, score in zip(group.answers, verdicts, strict=True)
+            ]
     for task, answer, score in answers:
         parts = "  ".join(f"{name} {value:.3g}" for name, value in score.parts.items())
         print(f"# {task.prompt}: {score.total:.3f}  {parts}  {score.note}\n{answer}")
@@ -182,6 +198,33 @@ Answers a prompt (--caption is the same), or held-out tasks if there is none, an
         contact_sheet([("", cells[i : i + 6]) for i in range(0, len(cells), 6)], Path(picture))
         print(f"The picture is {picture}", file=sys.stderr)
     return 0
+
+
+def read_assembly(words: Words) -> Assembly | None:
+    """How bricks are put together, if the command says so."""
+    rejection, rollback = words.pop_flag("rejection"), words.pop_flag("rollback")
+    best_of = words.pop_number("best_of", 1) or 1
+    return Assembly(rejection, rollback, best_of) if rejection or rollback or best_of > 1 else None
+
+
+def make_assembler(trainer: GRPOTrainer, how: Assembly) -> Assembler:
+    if not isinstance(trainer.world, BricksWorld):
+        raise UsageError("--rejection, --rollback and --best-of are for bricks")
+    temperature = trainer.config.eval_temperature or how.temperature
+    return Assembler(trainer.engine, trainer.world, replace(how, temperature=temperature), trainer.config.seed)
+
+
+def sum_up(built: Sequence[Built]) -> dict[str, float]:
+    """The means over structures, and what they took."""
+    names = dict.fromkeys(name for b in built for name in b.score.parts)
+    return {
+        "reward": fmean(b.score.total for b in built),
+        "success": fmean(b.score.success for b in built),
+        **{f"rewards/{name}": fmean(b.score.parts.get(name, 0.0) for b in built) for name in names},
+        "rejections": fmean(b.rejections for b in built),
+        "rollbacks": fmean(b.rollbacks for b in built),
+        "median_seconds": median(b.seconds for b in built),
+    }
 
 
 def find_task(world: World, prompt: str) -> Task:

@@ -50,29 +50,35 @@ class CausalEngine:
         )
 
     def sample(self, tasks: Sequence[Task], group_size: int, sampling: Sampling) -> Iterator[tuple[int, Group]]:
-        prompts = [self.language.encode_prompt(task.prompt) for task in tasks]
-        constraint = self.language.constraint([task for task in tasks for _ in range(group_size)])
-        max_tokens = min(sampling.max_tokens or self.language.max_tokens, self.language.max_tokens)
+        language = sampling.language or self.language
+        begun = language.encode(sampling.begin)[:-1] if sampling.begin else []
+        prompts = [language.encode_prompt(task.prompt) + begun for task in tasks]
+        constraint = language.constraint([task for task in tasks for _ in range(group_size)])
+        for token in begun:
+            constraint.legal()
+            constraint.advance(np.full(len(tasks) * group_size, token))
+        room = language.max_tokens - len(begun)
+        max_tokens = min(sampling.max_tokens or room, room)
         generator = self.generator
         if sampling.seed is not None:
             generator = torch.Generator(self.device).manual_seed(sampling.seed)
         waiting: dict[int, dict[int, Completion]] = {i: {} for i in range(len(tasks))}
-        drawn = decode(self.model, prompts, group_size, constraint, self.language.end, max_tokens, sampling, generator)
+        drawn = decode(self.model, prompts, group_size, constraint, language.end, max_tokens, sampling, generator)
         for row, answer in drawn:
             place, sibling = divmod(row, group_size)
-            waiting[place][sibling] = self._complete(prompts[place], answer)
+            waiting[place][sibling] = self._complete(prompts[place], answer, begun)
             if len(waiting[place]) == group_size:
                 siblings = waiting.pop(place)
                 yield place, Group(tasks[place], [siblings[i] for i in range(group_size)])
 
-    def _complete(self, prompt: list[int], answer: Drawn) -> Completion:
+    def _complete(self, prompt: list[int], answer: Drawn, begun: Sequence[int] = ()) -> Completion:
         blank = np.zeros(len(prompt), np.float32)
         return Completion(
             tokens=np.concatenate([np.array(prompt, np.int64), answer.tokens]),
             chosen=np.concatenate([blank.astype(np.bool_), np.ones(len(answer.tokens), np.bool_)]),
             logprobs=np.concatenate([blank, answer.logprobs]),
             legal=answer.support.copy(),
-            text=self.language.decode(answer.tokens.tolist()),
+            text=self.language.decode([*begun, *answer.tokens.tolist()]),
             finish=answer.finish,
         )
 
