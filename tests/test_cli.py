@@ -154,24 +154,19 @@ def test_without_a_terminal_a_line_every_log_interval(
     assert capsys.readouterr().out == ""
 
 
-def test_interrupting_saves_and_says_how_to_go_on(sums_file: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    command = [
-        sys.executable,
-        "-m",
-        "coterie.cli",
-        "train",
-        str(sums_file),
-        "--steps",
-        "100000",
-        "--out",
-        str(out),
-        *SMALL,
-    ]
+def start_endless_run(world: Path, out: Path) -> subprocess.Popen[str]:
+    """A run in a process of its own that has done at least one step."""
+    command = [sys.executable, "-m", "coterie.cli", "train", str(world), "--steps", "100000", "--out", str(out), *SMALL]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while not (out / "metrics.jsonl").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
+    return process
+
+
+def test_interrupting_saves_and_says_how_to_go_on(sums_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = start_endless_run(sums_file, out)
     process.send_signal(signal.SIGINT)
     said, complained = process.communicate(timeout=60)
     assert process.returncode == 0
@@ -244,22 +239,7 @@ def test_a_missing_extra_is_named_with_its_command(
 
 def test_workers_die_with_a_killed_trainer(sums_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    command = [
-        sys.executable,
-        "-m",
-        "coterie.cli",
-        "train",
-        str(sums_file),
-        "--steps",
-        "100000",
-        "--out",
-        str(out),
-        *SMALL,
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not (out / "metrics.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    process = start_endless_run(sums_file, out)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     threads = [
         Path(f"/proc/{process.pid}/task/{thread}/children") for thread in os.listdir(f"/proc/{process.pid}/task")
@@ -267,7 +247,7 @@ def test_workers_die_with_a_killed_trainer(sums_file: Path, tmp_path: Path) -> N
     workers = {int(pid) for path in (children, *threads) for pid in path.read_text().split()}
     assert workers
     process.kill()
-    process.wait()
+    process.communicate()
     time.sleep(0.5)
     assert not any(
         Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2] for pid in workers
