@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from coterie import GRPOTrainer
 from coterie.aliases import ALIASES
 from coterie.cli import main
-from coterie.config import GRPOConfig, parse_settings, read_toml, write_toml
+from coterie.config import ConfigError, GRPOConfig, parse_settings, read_toml, write_toml
 from coterie.worlds.load import world_fields
 
 SMALL = ["--width", "16", "--depth", "1", "--heads", "2", "--threads", "1", "--workers", "1", "--cold-start-steps", "3"]
@@ -102,6 +104,44 @@ def test_every_alias_means_a_setting() -> None:
     assert not set(ALIASES) & set(GRPOConfig.model_fields)
     config = parse_settings({"num_generations": 4, "beta": 0.1, "clip_ratio": 0.3, "max-steps": "7"}, {})
     assert (config.group_size, config.kl_coef, config.clip_low, config.clip_high, config.steps) == (4, 0.1, 0.3, 0.3, 7)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ({"loss_type": "dr_grpo", "max_completion_length": 64}, {"aggregation": "constant_length", "max_tokens": 64}),
+        ({"loss_type": "dapo", "epsilon_high": 0.28}, {"aggregation": "token_mean", "clip_high": 0.28}),
+        ({"scale_rewards": "none"}, {"advantage": "centered"}),
+        ({"scale_rewards": False}, {"advantage": "centered"}),
+        ({"importance_sampling_level": "sequence"}, {"loss": "gspo"}),
+        ({"mask_truncated_completions": "true"}, {"overlong": "mask"}),
+        ({"ref_model_mixup_alpha": 0.6, "sync_ref_model": True}, {"reference": "ema", "reference_old_share": 0.4}),
+        ({"report_to": "none"}, {"track": ""}),
+        ({"report_to": ["wandb", "tensorboard"]}, {"track": "wandb,tensorboard"}),
+        ({"num_epochs": 3, "rollout_batch_size": 4}, {"passes": 3, "prompts_per_step": 4}),
+        ({"top_k": 50}, {"top_k": 50}),
+    ],
+    ids=str,
+)
+def test_settings_of_other_trainers_are_understood(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
+    config = parse_settings(theirs, {})
+    assert {name: getattr(config, name) for name in ours} == ours
+
+
+def test_what_has_no_counterpart_says_what_to_write() -> None:
+    for theirs, told in (
+        ({"loss_type": "sapo"}, "write one of grpo"),
+        ({"resume_from_checkpoint": "x"}, "--resume RUN"),
+        ({"num_epochs": 2, "steps": 5}, "write one of them"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            parse_settings(theirs, {})
+
+
+def test_passes_are_counted_in_steps(sums_file: Path, small: dict[str, Any]) -> None:
+    # 31 training tasks, 4 a step: 2 passes are 15.5 steps.
+    trainer = GRPOTrainer(GRPOConfig(world=str(sums_file), passes=2, prompts_per_step=4, **small))
+    assert trainer.config.steps == -(-2 * len(trainer.world.tasks("train")) // 4)
 
 
 def test_a_configuration_survives_its_file(tmp_path: Path) -> None:

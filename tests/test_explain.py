@@ -163,7 +163,7 @@ def test_what_looks_wrong_is_told(settings: dict[str, Any], told: str, sums: Wor
 
 
 def test_a_phase_that_cannot_be_read_is_told(sums: World) -> None:
-    for phase, told in (({"nmae": "a"}, "phase 1 of the curriculum has a 'nmae'"), ({"open_at": 0.5}, "has no name")):
+    for phase, told in (({"nmae": "a"}, "phase 1 of the curriculum has 'nmae'"), ({"open_at": 0.5}, "needs a name")):
         with pytest.raises(ConfigError, match=told):
             explain(GRPOConfig(curriculum=[phase]), sums)
 
@@ -184,7 +184,7 @@ def test_the_phases_tell_how_many_tasks_they_admit(sums: World) -> None:
 
 
 def test_there_is_an_example_for_each_system() -> None:
-    assert [path.stem for path in EXAMPLES] == ["besiege", "brickgpt", "fill-in", "relax", "theorygpt"]
+    assert [path.stem for path in EXAMPLES] == ["besiege", "brickgpt", "bricks", "fill-in", "relax", "theorygpt"]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -13,7 +13,7 @@ from coterie import Characters, GRPOConfig, GRPOTrainer, Score, Task, World
 from coterie.engines.base import Metrics
 from coterie.rollouts import Completion, Finish, Group
 from coterie.training.baseline import RunningBaseline
-from coterie.training.curriculum import Curriculum, Phase
+from coterie.training.curriculum import Curriculum, Phase, read_phases
 from coterie.training.reference import ReferenceRule
 from coterie.training.replay import Replay, ReplayRule
 
@@ -54,6 +54,19 @@ def test_a_phase_opens_when_the_success_rate_is_reached() -> None:
 def test_a_phase_without_tasks_is_refused() -> None:
     with pytest.raises(ValueError, match="phase 'huge' of the curriculum admits no task"):
         Curriculum(TASKS, 0, [Phase("huge", only={"size": [99, 100]})])
+
+
+@pytest.mark.parametrize(
+    ("phase", "told"),
+    [
+        ({"title": "a"}, "phase 1 of the curriculum has 'title'; write name, open_at, only, weights"),
+        ({"open_at": 0.5}, "phase 1 of the curriculum needs a name"),
+        ({"name": "a", "only": {"size": 3}}, "only.size of phase 1 is 3; write \\[low, high\\] or a list of words"),
+    ],
+)
+def test_a_wrong_phase_is_named(phase: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        read_phases([phase])
 
 
 def test_tasks_that_always_or_never_succeed_are_drawn_less() -> None:

@@ -39,12 +39,15 @@ class GRPOTrainer(Trainer):
             config = config.model_copy(update={"steps": steps, "passes": None})
         engine = engine or make_engine(config, world)
         scorer = Scorer(world, config.workers or available_cores(), config.answer_limit_s)
+        try:
+            super().__init__(config, world, engine, scorer, run, watchers)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
         # Last, so that a mistake in the configuration leaves no empty run behind.
         if run is None and config.out is not None:
-            run = RunFolder.create(Path(config.out), write_toml(config))
-        if run is not None:
-            watchers = [*watchers, *make_trackers(config, run)]
-        super().__init__(config, world, engine, scorer, run, watchers)
+            self.run = RunFolder.create(Path(config.out), write_toml(config))
+        if self.run is not None:
+            self.watchers += make_trackers(config, self.run)
 
 
 def available_cores() -> int:

@@ -163,6 +163,8 @@ class GRPOConfig(BaseModel):
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> GRPOConfig:
+        if self.passes is not None and "steps" in self.model_fields_set:
+            raise ValueError("steps and passes say the same thing: write one of them")
         if self.minibatch_size and self.minibatch_size > self.prompts_per_step * self.group_size:
             raise ValueError(
                 f"minibatch_size {self.minibatch_size} is more than a step's "
@@ -178,6 +180,8 @@ class GRPOConfig(BaseModel):
         ):
             if target is not None and coef == 0:
                 raise ValueError(f"{name}_target steers {name}_coef by factors: write a {name}_coef above 0")
+        if self.kl_target is not None and self.kl_in == "reward":
+            raise ValueError('kl_target follows the KL in the loss: write kl_in = "loss"')
         for tracker in self.trackers:
             if tracker not in ("tensorboard", "wandb"):
                 raise ValueError(f"track knows tensorboard and wandb, not {tracker!r}")

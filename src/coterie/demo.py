@@ -28,7 +28,6 @@ SETTINGS = {
     "group_size": 8,
     "learning_rate": 1.5e-4,
     "warmup_steps": 10,
-    "eval_temperature": 0.6,
     "save_every": 40,
     "log_every": 5,
 }
@@ -98,8 +97,7 @@ def run_demo(config: GRPOConfig, display: Display) -> Path:
     plot_curves(trainer.run.metrics(), run / "curves.png", "bricks")
     header = ("", "valid", "stable", "load factor", "IoU", "success", "s/structure")
     show_table(
-        f"{NUM_TASKS} held-out captions, one sample each at temperature {config.eval_temperature}, "
-        "no rejection, no rollback",
+        f"{NUM_TASKS} held-out captions, one sample each, no rejection, no rollback",
         header,
         [before.row("before"), after.row("after")],
     )

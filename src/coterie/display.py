@@ -26,6 +26,8 @@ def describe(metrics: Metrics) -> str:
         ]
         shown.append(f"kl {metrics.get('kl', metrics.get('approx_kl', 0.0)):.4f}")
         shown.append(f"{metrics['tokens_per_s']:,.0f} tok/s")
+    if "phase" in metrics:
+        shown.append(f"phase {metrics['phase']:.0f}")
     if metrics.get("skipped_updates"):
         shown.append("update skipped: gradient not finite")
     if metrics.get("faults"):

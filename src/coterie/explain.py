@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from coterie.config import ConfigError, GRPOConfig
-from coterie.training.curriculum import Phase
+from coterie.training.curriculum import Phase, read_phases
 from coterie.worlds.base import World
 
 # Every choice of every setting that is one, in a formula or a few words; names in braces are settings.
@@ -273,13 +273,10 @@ def _replay_lines(sizes: Sizes) -> Iterator[str]:
 
 def phases_of(config: GRPOConfig) -> list[Phase]:
     """The curriculum's phases; one of all tasks if there is none."""
-    for place, phase in enumerate(config.curriculum, 1):
-        for name in phase.keys() - Phase.__dataclass_fields__.keys():
-            known = ", ".join(Phase.__dataclass_fields__)
-            raise ConfigError(f"phase {place} of the curriculum has a {name!r}; write {known}")
-        if "name" not in phase:
-            raise ConfigError(f'phase {place} of the curriculum has no name; write name = "…"')
-    return [Phase(**phase) for phase in config.curriculum] or [Phase("all")]
+    try:
+        return read_phases(config.curriculum) or [Phase("all")]
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _task_lines(config: GRPOConfig, world: World) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -32,6 +32,23 @@ class Phase:
 
     def admits(self, task: Task) -> bool:
         return all(_has(task.tags.get(name), wanted) for name, wanted in self.only.items())
+
+
+def read_phases(tables: Sequence[Mapping[str, Any]]) -> list[Phase]:
+    """Phases as they stand in a configuration."""
+    names = tuple(f.name for f in fields(Phase))
+    for number, table in enumerate(tables, 1):
+        for name in table:
+            if name not in names:
+                raise ValueError(f"phase {number} of the curriculum has {name!r}; write {', '.join(names)}")
+        if "name" not in table:
+            raise ValueError(f"phase {number} of the curriculum needs a name")
+        for tag, wanted in table.get("only", {}).items():
+            words = isinstance(wanted, list) and all(isinstance(w, str) for w in wanted)
+            span = isinstance(wanted, list) and len(wanted) == 2 and all(isinstance(w, int | float) for w in wanted)
+            if not (words or span):
+                raise ValueError(f"only.{tag} of phase {number} is {wanted!r}; write [low, high] or a list of words")
+    return [Phase(**table) for table in tables]
 
 
 def _has(tag: float | str | None, wanted: Sequence[Any]) -> bool:
@@ -69,6 +86,10 @@ class Curriculum:
     @property
     def phase(self) -> Phase:
         return self.phases[self.standing.phase]
+
+    def metrics(self) -> dict[str, float]:
+        """Which phase it is, counted from 1; nothing where there is only one."""
+        return {"phase": self.standing.phase + 1.0} if len(self.phases) > 1 else {}
 
     def draw(self, count: int) -> list[Task]:
         """The next tasks; all come from the seed and the standing, so a resumed run draws the same."""

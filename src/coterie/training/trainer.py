@@ -25,7 +25,7 @@ from coterie.rollouts import Finish, Group, Score, Task, make_batch
 from coterie.runs.checkpoints import newest_sound, point, prune, write_checkpoint
 from coterie.runs.folder import RunFolder
 from coterie.training.baseline import RunningBaseline
-from coterie.training.curriculum import Curriculum, Phase, Standing
+from coterie.training.curriculum import Curriculum, Standing, read_phases
 from coterie.training.evaluate import evaluate_groups, summarize
 from coterie.training.reference import ReferenceRule
 from coterie.training.replay import Replay, ReplayRule
@@ -69,7 +69,7 @@ class Trainer:
         self.config, self.world, self.engine, self.scorer, self.run = config, world, engine, scorer, run
         self.watchers = list(watchers)
         self.progress = Progress(kl_coef=config.kl_coef, entropy_coef=config.entropy_coef)
-        phases = [Phase(**phase) for phase in config.curriculum]
+        phases = read_phases(config.curriculum)
         self.curriculum = Curriculum(world.tasks("train"), config.seed, phases, config.task_order)
         self.reference = ReferenceRule(config.reference, config.reference_old_share, config.reference_every)
         rule = {f: getattr(config, f"replay_{f}") for f in ReplayRule.__dataclass_fields__}
@@ -77,6 +77,7 @@ class Trainer:
         self.baseline = RunningBaseline(config.baseline_memory or 0.0)
         self.sampling = Sampling(config.temperature, config.top_p, config.top_k, config.max_tokens)
         self.stopping = False
+        self._saved = Progress()
         self._recent_rewards: list[float] = []
         self._seconds: dict[str, float] = {}
 
@@ -153,7 +154,6 @@ class Trainer:
         self._recent_rewards.append(float(totals_of(scores).mean()))
         self._log(rollouts, scores, advantages)
         self.replay.add(progress.step, rollouts, scores)
-        self.curriculum.observe(tasks, part_of(scores, "success").mean(1).tolist())
         self._steer(learned)
         return {
             **summarize(rollouts, scores),
@@ -161,7 +161,7 @@ class Trainer:
             **learned,
             **self.replay.metrics(progress.step),
             "redrawn": float(drawn_again),
-            "phase": float(self.curriculum.standing.phase),
+            **self.curriculum.metrics(),
             "num_tokens": float(progress.num_tokens),
             "tokens_per_s": tokens / self._seconds["sample"],
             **{f"time/{phase}": seconds for phase, seconds in self._seconds.items()},
@@ -180,6 +180,7 @@ class Trainer:
                 fresh = self.generate_rollouts(tasks)
             with self._timed("score"):
                 verdicts = self.compute_rewards(fresh)
+            self.curriculum.observe(tasks, part_of(verdicts, "success").mean(1).tolist())
             kept = self._with_signal(verdicts) | (rounds_left == 0)
             groups += [group for group, keep in zip(fresh, kept, strict=True) if keep]
             scores += [verdict for verdict, keep in zip(verdicts, kept, strict=True) if keep]
@@ -270,8 +271,10 @@ class Trainer:
             self._tell("train", progress.step, config.steps, metrics)
             if self.run:
                 self.run.log_metrics(progress.step, metrics)
-                if progress.step % config.save_every == 0 or progress.step == config.steps or self.stopping:
+                if progress.step % config.save_every == 0 or progress.step == config.steps:
                     self.save()
+        if self.run and self.stopping and self._saved != progress:
+            self.save()
         return metrics
 
     def evaluate(self, split: str = "heldout", num_tasks: int | None = None, num_samples: int | None = None) -> Metrics:
@@ -304,8 +307,7 @@ class Trainer:
                 metrics = self.engine.imitate([examples[int(i)] for i in chosen], rate)
             progress.cold_step += 1
             self._tell("cold start", progress.cold_step, steps, {**metrics, "step_time": self._seconds.pop("imitate")})
-            due = progress.cold_step % (10 * config.save_every) == 0 or progress.cold_step == steps
-            if self.run and (due or self.stopping):
+            if self.run and (progress.cold_step % (10 * config.save_every) == 0 or progress.cold_step == steps):
                 self.save()
 
     @property
@@ -337,6 +339,7 @@ class Trainer:
             (aside / "memory.json").write_text(json.dumps(memory))
 
         path = write_checkpoint(folder, name, fill)
+        self._saved = replace(progress)
         if progress.best_name == name:
             point(folder, "best", name)
         prune(folder, self.config.keep_checkpoints, (progress.best_name,))
