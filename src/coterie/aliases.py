@@ -60,11 +60,15 @@ CHOICES: dict[str, dict[Any, dict[str, Any]]] = {
     "importance_sampling_level": {"token": {}, "sequence": {"loss": "gspo"}},
     "mask_truncated_completions": {"true": {"overlong": "mask"}, "false": {"overlong": "keep"}},
     "sync_ref_model": {"true": {"reference": "ema"}, "false": {"reference": "static"}},
+    "use_gurobi": {"true": {"program": "gurobi"}, "false": {"program": "limit_load"}},
     "lr_scheduler_type": {"cosine": {"schedule": "cosine"}, "constant": {"schedule": "constant"}},
     "advantage_estimator": {"pass@k": {"advantage": "best_minus_second"}, "grpo": {"advantage": "standardized"}},
 }
 
 REFUSED = {
+    "gamma": "an answer has one reward, at its end: there is nothing for gamma to discount",
+    "num_brick_types": 'name the sizes themselves, as in sizes = "1x2 2x2 2x4"',
+    "max_brick_rejections": "bricks that do not fit are masked; to refuse them instead: coterie sample RUN --rejection",
     "resume_from_checkpoint": "to go on with a run, write coterie train --resume RUN",
     "gradient_accumulation_steps": "a step is cut to fit by micro_batch_tokens; write prompts_per_step for all of it",
 }
