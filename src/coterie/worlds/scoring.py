@@ -32,6 +32,9 @@ CACHE_SIZE = 100_000
 START_METHOD = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
 
 
+STARTING = threading.Lock()  # warning filters are one for all threads
+
+
 class WorkerFailure(Exception):
     """A worker did not deliver; the message says why."""
 
@@ -99,9 +102,9 @@ class Worker:
         context = multiprocessing.get_context(START_METHOD)
         self.pipe, theirs = context.Pipe()
         process = context.Process(target=serve, args=(self.world, theirs), daemon=True)  # type: ignore[attr-defined]
-        with warnings.catch_warnings():
-            # The child runs numpy and the world only, none of the parent's threads.
-            warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
+        with STARTING, warnings.catch_warnings():
+            # Python and jax warn of forking beside threads; the child runs the world only, none of theirs.
+            warnings.filterwarnings("ignore", message=".*fork.*")
             process.start()
         theirs.close()
         self.process = process
