@@ -1,7 +1,8 @@
 """Builds structures as BrickGPT does: bad bricks are refused, and what falls is taken back.
 
-The published system needs both, since it samples without masks (arXiv 2505.05469). With masks nothing is
-refused and little falls; the two remain for policies that were trained otherwise, and to compare.
+The published system needs both, since it samples without masks (arXiv 2505.05469). A policy with legality =
+"format" is built with here in the same way; where masks rule bad bricks out, nothing is left to refuse, and
+little falls.
 """
 
 from __future__ import annotations
@@ -48,8 +49,6 @@ class Assembler:
     def __init__(self, engine: Engine, world: BricksWorld, how: Assembly, seed: int) -> None:
         self.engine, self.world, self.how, self.seed = engine, world, how, seed
         self.draws = self.rejections = self.rollbacks = 0
-        # Refusing is the masks' work done by hand: draws are bound by the format alone.
-        self.language = replace(world, legality="format").language() if how.rejection else world.language()
 
     def build(self, task: Task) -> Built:
         """The best of `best_of` structures by the world's own score."""
@@ -71,38 +70,46 @@ class Assembler:
         [score] = self.world.score(task, [answer])
         return Built(answer, score, self.rejections, self.rollbacks, time.perf_counter() - started)
 
-    def _continue(self, task: Task, bricks: list[Brick]) -> list[Brick]:
+    def _continue(self, task: Task, bricks: Sequence[Brick]) -> list[Brick]:
         """Go on from these bricks to the end of the structure."""
         if not self.how.rejection:
             return parse_bricks(self._draw(task, bricks, self.how.temperature, None).text)
-        while len(bricks) < self.world.max_bricks:
-            brick = self._next_brick(task, bricks)
-            if brick is None:
+        built, temperature, refused = list(bricks), self.how.temperature, list[Brick]()
+        while len(built) < self.world.max_bricks and len(refused) < self.how.max_rejections:
+            # At the usual temperature all the rest is drawn at once and kept up to the first bad brick,
+            # which is the same as asking for one brick after the other.
+            warmed = temperature > self.how.temperature
+            completion = self._draw(task, built, temperature, self._tokens_per_brick if warmed else None)
+            fresh = parse_bricks(completion.text)[len(built) :]
+            good = self._good(built, fresh)
+            built += good
+            if good:
+                temperature, refused = self.how.temperature, []
+            if len(good) < len(fresh):
+                bad = fresh[len(good)]
+                if bad in refused:
+                    temperature = min(temperature + self.how.temperature_step, self.how.max_temperature)
+                refused.append(bad)
+                self.rejections += 1
+            elif completion.finish is not Finish.LENGTH:
                 break
-            bricks = [*bricks, brick]
-        return bricks
+        return built
 
-    def _next_brick(self, task: Task, bricks: list[Brick]) -> Brick | None:
-        """A brick that is in bounds and overlaps nothing; None when the policy has finished."""
-        temperature, refused = self.how.temperature, set[Brick]()
-        for _ in range(self.how.max_rejections):
-            completion = self._draw(task, bricks, temperature, self.language.max_tokens // self.world.max_bricks)
-            if completion.finish is Finish.STOP:
-                return None
-            brick = parse_bricks(completion.text)[-1]
-            if not find_fault([*bricks, brick], self.world.world_dim):
-                return brick
-            self.rejections += 1
-            if brick in refused:
-                temperature = min(temperature + self.how.temperature_step, self.how.max_temperature)
-            refused.add(brick)
-        return None
+    def _good(self, built: Sequence[Brick], fresh: Sequence[Brick]) -> list[Brick]:
+        """The fresh bricks before the first that is out of bounds or overlaps."""
+        for count in range(len(fresh)):
+            if find_fault([*built, *fresh[: count + 1]], self.world.world_dim):
+                return list(fresh[:count])
+        return list(fresh)
+
+    @property
+    def _tokens_per_brick(self) -> int:
+        return self.world.language().max_tokens // self.world.max_bricks
 
     def _draw(self, task: Task, bricks: Sequence[Brick], temperature: float, max_tokens: int | None) -> Completion:
         self.draws += 1
         sampling = Sampling(temperature, max_tokens=max_tokens, seed=hash((self.seed, self.draws)) % 2**31)
-        sampling = replace(sampling, begin=print_bricks(bricks), language=self.language)
-        [(_, group)] = self.engine.sample([task], 1, sampling)
+        [(_, group)] = self.engine.sample([task], 1, replace(sampling, begin=print_bricks(bricks)))
         return group.completions[0]
 
 

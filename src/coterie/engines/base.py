@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from coterie.rollouts import Batch, Floats, Group, Task
-from coterie.worlds.base import Example, Language
+from coterie.worlds.base import Example
 
 Metrics = dict[str, float]
 
@@ -27,7 +27,6 @@ class Sampling:
     max_tokens: int | None = None  # None: as long as the language allows
     seed: int | None = None  # a random stream of its own; None: the engine's, which moves on
     begin: str = ""  # the beginning of every answer, to be gone on from
-    language: Language | None = None  # with other masks than the engine's own, in the same vocabulary
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class CausalEngine:
         )
 
     def sample(self, tasks: Sequence[Task], group_size: int, sampling: Sampling) -> Iterator[tuple[int, Group]]:
-        language = sampling.language or self.language
+        language = self.language
         begun = language.encode(sampling.begin)[:-1] if sampling.begin else []
         prompts = [language.encode_prompt(task.prompt) + begun for task in tasks]
         constraint = language.constraint([task for task in tasks for _ in range(group_size)])
