@@ -99,6 +99,12 @@ def test_no_traceback_reaches_a_user(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_reader_that_has_seen_enough_is_no_error(run: Path) -> None:
+    command = f"{sys.executable} -m coterie.cli sample {run} --num 200 | head -n 1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_every_alias_means_a_setting() -> None:
     assert set(ALIASES.values()) <= set(GRPOConfig.model_fields)
     assert not set(ALIASES) & set(GRPOConfig.model_fields)

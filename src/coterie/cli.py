@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -97,6 +98,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ) as error:
         print(f"coterie: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # whoever read our output, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print("coterie: stopped", file=sys.stderr)
         return 130
