@@ -21,7 +21,7 @@ from coterie.display import Display, show_table
 from coterie.explain import explain as explain_config
 from coterie.report.pictures import contact_sheet
 from coterie.report.plots import plot_curves
-from coterie.rollouts import Task
+from coterie.rollouts import Score, Task
 from coterie.runs.folder import RunFolder
 from coterie.tuning import read_ranges
 from coterie.tuning import tune as search
@@ -171,22 +171,7 @@ Answers a prompt (--caption is the same), or held-out tasks if there is none, an
     _, trainer = open_run(words)
     words.finish("sample")
     with trainer.scorer:
-        if how is not None:
-            assembler = make_assembler(trainer, how)
-            asked = (
-                [find_task(trainer.world, prompt)] * (num or 1) if prompt else trainer.pick_tasks("heldout", num or 4)
-            )
-            made = [(task, assembler.build(task)) for task in asked]
-            answers = [(task, built.answer, built.score) for task, built in made]
-        else:
-            chosen = [find_task(trainer.world, prompt)] if prompt else trainer.pick_tasks("heldout", num or 4)
-            groups = trainer.answer(chosen, (num or 4) if prompt else 1)
-            scores = trainer.judge(groups)
-            answers = [
-                (group.task, answer, score)
-                for group, verdicts in zip(groups, scores, strict=True)
-                for answer, score in zip(group.answers, verdicts, strict=True)
-            ]
+        answers = answer_and_judge(trainer, prompt, num, how)
     for task, answer, score in answers:
         parts = "  ".join(f"{name} {value:.3g}" for name, value in score.parts.items())
         print(f"# {task.prompt}: {score.total:.3f}  {parts}  {score.note}\n{answer}")
@@ -198,6 +183,24 @@ Answers a prompt (--caption is the same), or held-out tasks if there is none, an
         contact_sheet([("", cells[i : i + 6]) for i in range(0, len(cells), 6)], Path(picture))
         print(f"The picture is {picture}", file=sys.stderr)
     return 0
+
+
+def answer_and_judge(
+    trainer: GRPOTrainer, prompt: str | None, num: int | None, how: Assembly | None
+) -> list[tuple[Task, str, Score]]:
+    """`num` answers to the prompt, or one to each of `num` held-out tasks."""
+    asked = [find_task(trainer.world, prompt)] if prompt else []
+    if how is not None:
+        assembler = make_assembler(trainer, how)
+        tasks = asked * (num or 1) or trainer.pick_tasks("heldout", num or 4)
+        made = [(task, assembler.build(task)) for task in tasks]
+        return [(task, built.answer, built.score) for task, built in made]
+    groups = trainer.answer(asked or trainer.pick_tasks("heldout", num or 4), (num or 4) if asked else 1)
+    return [
+        (group.task, answer, score)
+        for group, verdicts in zip(groups, trainer.judge(groups), strict=True)
+        for answer, score in zip(group.answers, verdicts, strict=True)
+    ]
 
 
 def read_assembly(words: Words) -> Assembly | None:
