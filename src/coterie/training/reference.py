@@ -23,10 +23,8 @@ class ReferenceRule:
     every: int = 100
 
     def follow(self, engine: Engine, steps_done: int) -> None:
-        """Called after each step; before the first one (0 steps done) the reference is made."""
-        if steps_done == 0:
-            engine.blend_reference(0.0)
-        elif self.mode == "ema" and self.old_share < 1:
+        """Called after each step; the engine makes the reference when it is first asked of it."""
+        if self.mode == "ema" and self.old_share < 1:
             engine.blend_reference(self.old_share)
         elif self.mode == "periodic" and steps_done % self.every == 0:
             engine.blend_reference(0.0)

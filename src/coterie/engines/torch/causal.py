@@ -55,7 +55,6 @@ class CausalEngine:
         prompts = [language.encode_prompt(task.prompt) + begun for task in tasks]
         constraint = language.constraint([task for task in tasks for _ in range(group_size)])
         for token in begun:
-            constraint.legal()
             constraint.advance(np.full(len(tasks) * group_size, token))
         room = language.max_tokens - len(begun)
         max_tokens = min(sampling.max_tokens or room, room)
