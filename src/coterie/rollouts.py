@@ -52,7 +52,10 @@ class Completion:
 
 @dataclass(frozen=True)
 class Score:
-    """A world's verdict on one answer; `fault` is set when the world itself failed on it."""
+    """A world's verdict on one answer; `fault` is set when the world itself failed on it.
+
+    `identity` is the same for successful answers that differ only in what does not matter.
+    """
 
     total: float
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -60,6 +63,7 @@ class Score:
     success: bool = False
     note: str = ""
     fault: str = ""
+    identity: str = ""
 
 
 @dataclass(frozen=True)

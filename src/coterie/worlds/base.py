@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -106,6 +106,10 @@ class World(Protocol):
     def relabel(self, task: Task, answer: str) -> Task | None:
         """The training task that this answer to another would have solved, if there is one."""
         return None
+
+    def record(self, task: Task, answer: str) -> Mapping[str, Any]:
+        """What a run's catalog keeps of a success, besides its identity."""
+        return {"task": task.id, "answer": answer}
 
 
 def trace_legal(language: Language, tasks: Sequence[Task], answers: Sequence[Sequence[int]]) -> list[Bits | None]:
