@@ -25,6 +25,8 @@ ALLOWED = {
     "explain": ("config", "training.curriculum", "worlds.base"),
     "assembly": ("engines.base", "rollouts", "worlds.bricks"),
     "commands": ("",),
+    "judging": ("arguments", "build", "config", "rollouts", "runs", "theories", "worlds"),
+    "theories": ("worlds.theory",),
     "grpo": ("grpo",),
     "runs": ("runs",),
     "worlds": ("worlds", "rollouts"),

@@ -39,6 +39,10 @@ ALIASES = {
     "ref_model_sync_steps": "reference_every",
     "delta": "dual_clip",
     "reward_weights": "reward_parts",
+    "RL_LEARNING_RATE": "learning_rate",
+    "RL_BATCH_SIZE": "prompts_per_step",
+    "RL_MAX_STEPS": "steps",
+    "GRPO_GROUP_SIZE": "group_size",
 }
 
 # The same thing under another name and with other values.
@@ -60,6 +64,11 @@ CHOICES: dict[str, dict[Any, dict[str, Any]]] = {
     "importance_sampling_level": {"token": {}, "sequence": {"loss": "gspo"}},
     "mask_truncated_completions": {"true": {"overlong": "mask"}, "false": {"overlong": "keep"}},
     "sync_ref_model": {"true": {"reference": "ema"}, "false": {"reference": "static"}},
+    "use_curriculum": {"true": {"curriculum": "world"}, "false": {"curriculum": []}},
+    "use_priority_buffer": {
+        "true": {"replay_capacity": 16, "replay_priority": "reward"},
+        "false": {"replay_priority": "uniform"},
+    },
     "use_gurobi": {"true": {"program": "gurobi"}, "false": {"program": "limit_load"}},
     "lr_scheduler_type": {"cosine": {"schedule": "cosine"}, "constant": {"schedule": "constant"}},
     "advantage_estimator": {"pass@k": {"advantage": "best_minus_second"}, "grpo": {"advantage": "standardized"}},
@@ -84,6 +93,8 @@ def translate(name: str, value: Any) -> dict[str, Any]:
         return {"clip_low": value, "clip_high": value}
     if name == "ref_model_mixup_alpha":  # the weight of the NEW policy there, of the old reference here
         return {"reference_old_share": 1 - float(value)}
+    if name in ("replay_buffer_size", "REPLAY_BUFFER_SIZE"):  # answers there, groups of 64 here
+        return {"replay_capacity": max(1, round(int(value) / 64))}
     if name == "report_to":
         return {"track": "" if value in ("none", []) else ",".join([value] if isinstance(value, str) else value)}
     if name not in CHOICES:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-FLAGS = ("quiet", "json", "help", "version", "rejection", "rollback")
+FLAGS = (
+    "quiet",
+    "json",
+    "help",
+    "version",
+    "rejection",
+    "rollback",
+    "explain",
+    "eval_only",
+    "use_curriculum",
+    "use_priority_buffer",
+)
 
 
 class UsageError(ValueError):

@@ -34,9 +34,7 @@ class GRPOTrainer(Trainer):
         watchers: Sequence[Watcher] = (),
     ) -> None:
         world = world or load_world(config.world, config.world_options)
-        if config.passes is not None:
-            steps = math.ceil(config.passes * len(world.tasks("train")) / config.prompts_per_step)
-            config = config.model_copy(update={"steps": steps, "passes": None})
+        config = settle(config, world)
         engine = engine or make_engine(config, world)
         scorer = Scorer(world, config.workers or available_cores(), config.answer_limit_s)
         try:
@@ -48,6 +46,19 @@ class GRPOTrainer(Trainer):
             self.run = RunFolder.create(Path(config.out), write_toml(config))
         if self.run is not None:
             self.watchers += make_trackers(config, self.run)
+
+
+def settle(config: GRPOConfig, world: World) -> GRPOConfig:
+    """Settings that are said in terms of the world, in numbers: passes over its tasks, its own curriculum."""
+    meant: dict[str, object] = {}
+    if config.passes is not None:
+        steps = math.ceil(config.passes * len(world.tasks("train")) / config.prompts_per_step)
+        meant |= {"steps": steps, "passes": None}
+    if config.curriculum == "world":
+        meant["curriculum"] = [dict(phase) for phase in world.phases()]
+        if not meant["curriculum"]:
+            raise ConfigError(f"the world {world.name!r} brings no curriculum; write phases under [[curriculum]]")
+    return config.model_copy(update=meant)
 
 
 def available_cores() -> int:

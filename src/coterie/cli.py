@@ -31,7 +31,8 @@ Coterie trains generators to make things that can be checked.
   coterie plot RUN                               draw a run's curves
   coterie explain WORLD | FILE.toml              a configuration in words: arithmetic, formulas, memory, warnings
   coterie tune FILE.toml --trials N              search settings over named ranges
-  coterie export FILE --to OUT.ldr|.html|.png    a brick structure for others
+  coterie export FILE --to OUT.ldr|.html|.m …    a brick structure or a theory for others
+  coterie theories RUN                           list and search the theories that a run found
   coterie demo                                   train bricks on this machine and show the result
 
 Worlds: {worlds}. `coterie COMMAND --help` says more; `coterie --version` tells the version.
@@ -85,17 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(help_of(command, words), end="")
             return 0
         return COMMANDS[command](words)
-    except (
-        UsageError,
-        ConfigError,
-        WorldError,
-        CheckpointError,
-        LanguageError,
-        OutOfStep,
-        ImportError,
-        BrickError,
-        ExportError,
-    ) as error:
+    except MISTAKES as error:
         print(f"coterie: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # whoever read our output, such as head, has seen enough

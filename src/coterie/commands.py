@@ -5,38 +5,38 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 from types import FrameType
 from typing import Any
 
+from coterie import judging
 from coterie.arguments import UsageError, Words
 from coterie.assembly import Assembler, Assembly, Built
-from coterie.build import GRPOTrainer, default_out, find_policy, read_run_config
+from coterie.build import GRPOTrainer, default_out, find_policy, read_run_config, settle
 from coterie.config import ConfigError, GRPOConfig, parse_settings, read_toml, write_toml
 from coterie.demo import SETTINGS, run_demo
 from coterie.display import Display, show_table
 from coterie.explain import explain as explain_config
+from coterie.judging import find_task
 from coterie.report.pictures import contact_sheet
 from coterie.report.plots import plot_curves
 from coterie.rollouts import Score, Task
 from coterie.runs.folder import RunFolder
 from coterie.tuning import read_ranges
 from coterie.tuning import tune as search
-from coterie.worlds.base import World
 from coterie.worlds.bricks import BricksWorld
-from coterie.worlds.bricks.export import export_bricks, read_bricks
-from coterie.worlds.check import check_world
 from coterie.worlds.load import load_world, world_fields
-from coterie.worlds.scoring import Scorer
 
 # What eval and sample may set otherwise than the run did.
 SAMPLING_NAMES = ("temperature", "top_p", "max_tokens", "seed", "device", "threads")
 
 
 def train(words: Words) -> int:
+    if words.pop_flag("eval_only"):
+        return evaluate_only(words)
     quiet = words.pop_flag("quiet")
     resume = words.pop("resume")
     run = None
@@ -67,6 +67,21 @@ def train(words: Words) -> int:
         reward = f"reward {metrics['reward']:.3f}. " if metrics else ""
         display.say(f"Done: {reward}The run is in {path}. Try: coterie eval {path}")
     return 0
+
+
+def evaluate_only(words: Words) -> int:
+    """`train --eval-only --checkpoint RUN --eval-episodes N`, as other trainers have it: N answers, judged."""
+    episodes = words.pop_number("eval_episodes", 100) or 100
+    trainer = GRPOTrainer(read_target(words).model_copy(update={"out": None}))
+    tasks = trainer.pick_tasks("heldout", episodes)
+    with trainer.scorer:
+        metrics = trainer.evaluate("heldout", len(tasks), -(-episodes // len(tasks)))
+    show_metrics(f"{episodes} answers", metrics)
+    return 0
+
+
+def show_metrics(title: str, metrics: Mapping[str, float]) -> None:
+    show_table(title, ("", "mean"), [(name, f"{value:.4g}") for name, value in metrics.items()])
 
 
 class stops_gently:  # noqa: N801 - it reads as a phrase after `with`
@@ -152,7 +167,7 @@ Judges the policy on held-out tasks: pass@1, pass@k for k samples, validity, eac
     if as_json:
         print(json.dumps({"run": str(run.path), "split": split, **metrics}))
     else:
-        show_table(f"{run.path} on {tasks} {split} tasks", ("", "mean"), [(k, f"{v:.4g}") for k, v in metrics.items()])
+        show_metrics(f"{run.path} on {tasks} {split} tasks", metrics)
     return 0
 
 
@@ -230,67 +245,6 @@ def sum_up(built: Sequence[Built]) -> dict[str, float]:
     }
 
 
-def find_task(world: World, prompt: str) -> Task:
-    """The world's own task with this prompt or id, so that its verifier knows what was asked for."""
-    for split in ("train", "heldout"):
-        for task in world.tasks(split):
-            if prompt in (task.prompt, task.id):
-                return task
-    return Task(id=prompt, prompt=prompt)
-
-
-def score(words: Words) -> int:
-    """\
-coterie score WORLD FILE… [--prompt TEXT] [--json]
-
-Judges one answer a file. With --prompt (a task's prompt or id) the answer is held against what was asked.
---json prints one object a file: {"file", "total", "valid", "parts", "note"}.
-
-  coterie score bricks tower.txt bridge.txt --json
-"""
-    if len(words.alone) < 2:
-        raise UsageError("name a world and at least one file, as in: coterie score bricks tower.txt")
-    name, *files = words.alone
-    prompt, as_json = words.pop("prompt"), words.pop_flag("json")
-    limit = float(words.pop_number("answer_limit_s", 60) or 60)
-    fields = world_fields(name)
-    config = parse_settings({"world": name, **words.named}, fields)
-    world = load_world(name, config.world_options)
-    task = find_task(world, prompt) if prompt is not None else Task("file", "")
-    with Scorer(world, 1, limit) as scorer:
-        for file in files:
-            try:
-                answer = Path(file).read_bytes().decode(errors="replace")
-            except OSError as error:
-                raise UsageError(f"{file} cannot be read: {error.strerror}") from None
-            [verdict] = scorer.score(task, [answer])
-            shown = {k: v for k, v in asdict(verdict).items() if k in ("total", "valid", "parts", "note")}
-            if as_json:
-                print(json.dumps({"file": file, **shown}))
-            else:
-                parts = "  ".join(f"{part} {value:.3g}" for part, value in verdict.parts.items())
-                print(f"{file}: {verdict.total:.3f}  {parts}  {verdict.note}")
-    return 0
-
-
-def check(words: Words) -> int:
-    """\
-coterie check WORLD | my_world.py
-
-Tests a world against the contract: its tasks, its scores, its examples and its language.
-"""
-    name = words.one("WORLD")
-    config = parse_settings({"world": name, **words.named}, world_fields(name))
-    broken = 0
-    for finding in check_world(load_world(name, config.world_options)):
-        print(f"{'BROKEN' if finding.problem else 'ok':>6}  {finding.rule}")
-        if finding.problem:
-            broken += 1
-            print(f"        {finding.problem}")
-    print(f"{name}: {broken} rules broken" if broken else f"{name}: all is well; try: coterie train {name}")
-    return 1 if broken else 0
-
-
 def plot(words: Words) -> int:
     """\
 coterie plot RUN [--out FILE.png]
@@ -333,7 +287,8 @@ curriculum and schedule, the memory to expect, and what looks wrong.
   coterie explain examples/brickgpt.toml --group-size 16
 """
     config = read_target(words)
-    print(explain_config(config, load_world(config.world, config.world_options)), end="")
+    world = load_world(config.world, config.world_options)
+    print(explain_config(settle(config, world), world), end="")
     return 0
 
 
@@ -359,36 +314,15 @@ a study. Ranges of a world's own reward weights mean little: trials are compared
     return 0
 
 
-def export(words: Words) -> int:
-    """\
-coterie export FILE --to OUT.ldr|OUT.html|OUT.png|OUT.txt [--colors brick|layer|load]
-
-Writes a brick structure for others: LDraw for LEGO CAD programs, a page to turn it around in, a picture. FILE is
-brick text or LDraw; `load` colors each brick by how close it is to failing.
-
-  coterie export tower.txt --to tower.html --colors load
-"""
-    to, colors = words.pop("to"), words.pop("colors", "brick")
-    if to is None:
-        raise UsageError("say where to, as in: coterie export tower.txt --to tower.ldr")
-    path = Path(words.one("FILE"))
-    words.finish("export")
-    try:
-        export_bricks(read_bricks(path), Path(to), str(colors))
-    except OSError as error:
-        raise UsageError(f"{error.filename} cannot be used: {error.strerror}") from None
-    print(f"Written: {to}")
-    return 0
-
-
 COMMANDS: dict[str, Callable[[Words], int]] = {
     "train": train,
     "eval": evaluate,
     "sample": sample,
-    "score": score,
-    "check": check,
+    "score": judging.score,
+    "check": judging.check,
     "plot": plot,
-    "export": export,
+    "export": judging.export,
+    "theories": judging.theories,
     "explain": explain,
     "tune": tune,
     "demo": demo,

@@ -119,8 +119,12 @@ class GRPOConfig(BaseModel):
     task_order: Literal["shuffled", "difficulty"] = Field(
         default="shuffled", description="every task once an epoch, or more of those solved half the time"
     )
-    curriculum: list[dict[str, Any]] = Field(
-        default_factory=list, description="phases: tables of name, open_at, only and weights"
+    curriculum: list[dict[str, Any]] | Literal["world"] = Field(
+        default_factory=list,
+        description='phases: tables of name, open_at, only and weights; "world": those it brings',
+    )
+    novelty_coef: NonNegativeFloat = Field(
+        default=0.0, description="weight of the part novelty: successes that the run found seldom or never before"
     )
 
     learning_rate: PositiveFloat = Field(default=3e-4, description="at its peak")

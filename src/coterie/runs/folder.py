@@ -52,6 +52,13 @@ class RunFolder:
             lines = path.read_text().splitlines(keepends=True)
             self._replace("rollouts.jsonl", "".join(lines[len(lines) // 2 :]))
 
+    def log_discoveries(self, step: int, found: Iterable[Mapping[str, Any]], name: str) -> None:
+        self._append(name, [{"step": step, **each} for each in found])
+
+    def discoveries(self, name: str) -> list[dict[str, Any]]:
+        """What a run's catalog holds."""
+        return self._read(name)
+
     def write_stats(self, stats: Mapping[str, Any]) -> None:
         self._replace("training_stats.json", json.dumps(stats, indent=1))
 
@@ -64,10 +71,9 @@ class RunFolder:
 
     def rewind(self, step: int) -> None:
         """Forget what was logged after this step: a resumed run will log it again."""
-        for name in ("metrics.jsonl", "rollouts.jsonl"):
-            if (self.path / name).exists():
-                kept = [record for record in self._read(name) if record["step"] <= step]
-                self._replace(name, "".join(json.dumps(record) + "\n" for record in kept))
+        for path in self.path.glob("*.jsonl"):
+            kept = [record for record in self._read(path.name) if record["step"] <= step]
+            self._replace(path.name, "".join(json.dumps(record) + "\n" for record in kept))
 
     def find_checkpoint(self, warn: Callable[[str], None], which: str | None = None) -> Path:
         """The newest sound checkpoint, or the one named: 'best', 'last', 'step-000100'."""

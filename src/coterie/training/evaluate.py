@@ -10,6 +10,7 @@ import numpy as np
 
 from coterie.engines.base import Metrics
 from coterie.rollouts import Finish, Group, Score
+from coterie.training.discoveries import distinct_share
 
 
 def pass_at_k(num_answers: int, num_right: int, k: int) -> float:
@@ -32,6 +33,7 @@ def summarize(groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> Met
         "reward_std": float(totals.std(axis=1).mean()),
         "success": float(np.mean([score.success for score in flat])),
         "valid": float(np.mean([score.valid for score in flat])),
+        **distinct_share(scores),
         "distinct": float(np.mean([len(set(group.answers)) / len(group.completions) for group in groups])),
         **{f"rewards/{name}": float(np.mean([s.parts[name] for s in flat if name in s.parts])) for name in names},
         "completions/mean_length": float(np.mean([c.chosen.sum() for c in completions])),

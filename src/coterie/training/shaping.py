@@ -42,9 +42,14 @@ def weigh_parts(scores: Scores, weights: Mapping[str, float]) -> list[list[Score
 
 def add_part(scores: Scores, name: str, values: Numbers) -> list[list[Score]]:
     """A further part, which also counts in the total."""
+    return with_part(scores, name, values, 1.0)
+
+
+def with_part(scores: Scores, name: str, values: Numbers, weight: float) -> list[list[Score]]:
+    """A further part, which counts in the total with this weight."""
     return [
         [
-            replace(score, total=score.total + float(value), parts={**score.parts, name: float(value)})
+            replace(score, total=score.total + weight * float(value), parts={**score.parts, name: float(value)})
             for score, value in zip(group, row, strict=True)
         ]
         for group, row in zip(scores, values, strict=True)

@@ -26,11 +26,21 @@ from coterie.runs.checkpoints import newest_sound, point, prune, write_checkpoin
 from coterie.runs.folder import RunFolder
 from coterie.training.baseline import RunningBaseline
 from coterie.training.curriculum import Curriculum, Standing, read_phases
+from coterie.training.discoveries import Discoveries
 from coterie.training.evaluate import evaluate_groups, summarize
 from coterie.training.reference import ReferenceRule
 from coterie.training.replay import Replay, ReplayRule
 from coterie.training.schedule import learning_rate
-from coterie.training.shaping import Numbers, Scores, add_part, answer_lengths, part_of, totals_of, weigh_parts
+from coterie.training.shaping import (
+    Numbers,
+    Scores,
+    add_part,
+    answer_lengths,
+    part_of,
+    totals_of,
+    weigh_parts,
+    with_part,
+)
 from coterie.worlds.base import Example, World
 from coterie.worlds.scoring import Scorer
 
@@ -69,12 +79,14 @@ class Trainer:
         self.config, self.world, self.engine, self.scorer, self.run = config, world, engine, scorer, run
         self.watchers = list(watchers)
         self.progress = Progress(kl_coef=config.kl_coef, entropy_coef=config.entropy_coef)
+        assert config.curriculum != "world", "build.settle turns this into the world's phases"
         phases = read_phases(config.curriculum)
         self.curriculum = Curriculum(world.tasks("train"), config.seed, phases, config.task_order)
         self.reference = ReferenceRule(config.reference, config.reference_old_share, config.reference_every)
         rule = {f: getattr(config, f"replay_{f}") for f in ReplayRule.__dataclass_fields__}
         self.replay = Replay(ReplayRule(**rule))
         self.baseline = RunningBaseline(config.baseline_memory or 0.0)
+        self.discoveries = Discoveries()
         self.sampling = Sampling(config.temperature, config.top_p, config.top_k, config.max_tokens)
         self.stopping = False
         self._saved = Progress()
@@ -97,6 +109,8 @@ class Trainer:
     def compute_rewards(self, rollouts: Sequence[Group]) -> list[list[Score]]:
         """The world's verdict on every answer, and what the configuration adds to it."""
         config, scores = self.config, self.judge(rollouts)
+        if any(score.identity for group in scores for score in group):
+            scores = with_part(scores, "novelty", self.discoveries.novelty(scores), config.novelty_coef)
         if self._weights and config.reward_sum == "weighted_sum":
             scores = weigh_parts(scores, self._weights)
         if config.overlong == "shape":
@@ -153,6 +167,7 @@ class Trainer:
         progress.num_tokens += tokens
         self._recent_rewards.append(float(totals_of(scores).mean()))
         self._log(rollouts, scores, advantages)
+        self._catalog(rollouts, scores)
         self.replay.add(progress.step, rollouts, scores)
         self._steer(learned)
         return {
@@ -160,6 +175,7 @@ class Trainer:
             "frac_reward_zero_std": float(1 - self._with_signal(scores).mean()),
             **learned,
             **self.replay.metrics(progress.step),
+            **self.discoveries.metrics(),
             "redrawn": float(drawn_again),
             **self.curriculum.metrics(),
             "num_tokens": float(progress.num_tokens),
@@ -335,7 +351,11 @@ class Trainer:
             self.engine.save(aside)
             self.replay.save(aside)
             (aside / "progress.json").write_text(json.dumps(asdict(progress), indent=1))
-            memory = {"curriculum": asdict(self.curriculum.standing), "baseline": self.baseline.means}
+            memory = {
+                "curriculum": asdict(self.curriculum.standing),
+                "baseline": self.baseline.means,
+                "discoveries": self.discoveries.counts,
+            }
             (aside / "memory.json").write_text(json.dumps(memory))
 
         path = write_checkpoint(folder, name, fill)
@@ -358,6 +378,7 @@ class Trainer:
         memory = json.loads((checkpoint / "memory.json").read_text())
         self.curriculum.standing = Standing(**memory["curriculum"])
         self.baseline.means = memory["baseline"]
+        self.discoveries.counts = memory["discoveries"]
         self.replay.load(checkpoint, {task.id: task for task in self.world.tasks("train")})
         self.run.rewind(self.progress.step)
         return True
@@ -392,6 +413,12 @@ class Trainer:
         ]
         rows.sort(key=lambda row: not row["fault"])
         self.run.log_rollouts(self.progress.step, rows[: self.config.rollouts_logged])
+
+    def _catalog(self, rollouts: Sequence[Group], scores: Scores) -> None:
+        """Successes that the run had not found before."""
+        new = self.discoveries.add(self.world, rollouts, scores)
+        if self.run:
+            self.run.log_discoveries(self.progress.step, new, self.world.catalog)
 
     def _tell(self, phase: str, done: int, total: int, metrics: Metrics) -> None:
         for watcher in self.watchers:

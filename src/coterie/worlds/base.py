@@ -82,6 +82,7 @@ class World(Protocol):
     """What is asked and how it is judged. Subclass it; its dataclass fields are its settings."""
 
     name: str
+    catalog: str = "found.jsonl"  # the file of a run folder that keeps every distinct success
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of 'train' or 'heldout'; the two share none."""
@@ -106,6 +107,14 @@ class World(Protocol):
     def relabel(self, task: Task, answer: str) -> Task | None:
         """The training task that this answer to another would have solved, if there is one."""
         return None
+
+    def phases(self) -> Sequence[Mapping[str, Any]]:
+        """A curriculum that suits this world, as tables of a configuration; none by default."""
+        return ()
+
+    def explain(self, task: Task, answer: str) -> str:
+        """The verdict on an answer worked out for a person; empty if the score says it all."""
+        return ""
 
     def record(self, task: Task, answer: str) -> Mapping[str, Any]:
         """What a run's catalog keeps of a success, besides its identity."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import combinations_with_replacement
 from math import prod
 from typing import NamedTuple
@@ -36,7 +36,7 @@ class Anomaly(NamedTuple):
         return Fraction(self.total, self.denominator)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _numbers(n: int, name: str) -> tuple[int, int, int]:
     rep = find_rep(n, name)
     return dimension(n, rep), twice_index(n, rep), cubic_anomaly(n, rep)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from itertools import product
+from itertools import pairwise, product
 from math import lcm
 from typing import NamedTuple
 
@@ -107,17 +107,18 @@ class Breaking:
         """
         if self.blocks and self.color is None:
             return None
-        colored = [self._root(self.color[0], i, i + 1) for i in (self.color[1] if self.color else [])[:-1]]
+        factor, inside = self.color or (-1, [])
+        colored = [self._root(factor, i, j) for i, j in pairwise(inside)]
         rows = null_space([*map(self._vev_weight, self.vevs), *colored], self.rank)
         if len(rows) != 1:
             return None
         [row] = rows
-        inside = set(self.color[1]) if self.color else set[int]()
-        sizes = set()
-        for factor, n in enumerate(self.simple):
-            for i, j in product(range(n), repeat=2):
-                if self.color is None or factor != self.color[0] or not inside & {i, j}:
-                    sizes.add(abs(_dot(row, self._root(factor, i, j))))
+        sizes = {
+            abs(_dot(row, self._root(place, i, j)))
+            for place, n in enumerate(self.simple)
+            for i, j in product(range(n), repeat=2)
+            if place != factor or not {i, j} & set(inside)
+        }
         sizes.discard(Fraction(0))
         if sizes:
             scale = 1 / min(sizes)
@@ -184,10 +185,7 @@ def _components(breaking: Breaking, reps: tuple[str, ...]) -> tuple[Component, .
     found = []
     for place, parts in enumerate(product(*spaces)):
         weight: Weight = sum(parts, ())
-        labels = [
-            [sum(parts[factor][i:j]) for i, j in zip(block, block[1:], strict=False)]
-            for factor, block in breaking.blocks
-        ]
+        labels = [[sum(parts[factor][i:j]) for i, j in pairwise(block)] for factor, block in breaking.blocks]
         side = _side([x for label in labels for x in label], [x for label in labels for x in label[::-1]])
         if side is not None:
             key = sum(m * w for m, w in zip(breaking.mixer, weight, strict=False))
@@ -210,24 +208,24 @@ def _side(labels: list[int], conjugate_labels: list[int]) -> int | None:
 
 def null_space(rows: Sequence[Row], width: int) -> list[Row]:
     """Vectors that every row annihilates, exactly."""
-    rows = [list(row) for row in rows]
+    matrix = [list(row) for row in rows]
     pivots: list[int] = []
     for column in range(width):
-        at = next((i for i in range(len(pivots), len(rows)) if rows[i][column]), None)
+        at = next((i for i in range(len(pivots), len(matrix)) if matrix[i][column]), None)
         if at is None:
             continue
         top = len(pivots)
-        rows[top], rows[at] = rows[at], rows[top]
-        rows[top] = [x / rows[top][column] for x in rows[top]]
-        for i in range(len(rows)):
-            if i != top and rows[i][column]:
-                rows[i] = [x - rows[i][column] * y for x, y in zip(rows[i], rows[top], strict=True)]
+        matrix[top], matrix[at] = matrix[at], matrix[top]
+        matrix[top] = [x / matrix[top][column] for x in matrix[top]]
+        for i in range(len(matrix)):
+            if i != top and matrix[i][column]:
+                matrix[i] = [x - matrix[i][column] * y for x, y in zip(matrix[i], matrix[top], strict=True)]
         pivots.append(column)
     result = []
     for free in (c for c in range(width) if c not in pivots):
         vector = [Fraction(int(c == free)) for c in range(width)]
         for i, pivot in enumerate(pivots):
-            vector[pivot] = -rows[i][free]
+            vector[pivot] = -matrix[i][free]
         result.append(tuple(vector))
     return result
 

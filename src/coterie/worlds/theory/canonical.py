@@ -69,9 +69,12 @@ def canonical_form(theory: Theory) -> str:
         def told(line: Line, left=left, right=right, bars=bars, signs=signs) -> Line:  # type: ignore[no-untyped-def]
             count, reps, charges = line
             names = tuple(
-                [conjugate_name(n, reps[start[i]]) if bar else reps[start[i]] for n, i, bar in zip(ordered, left, bars)]
+                [
+                    conjugate_name(n, reps[start[i]]) if bar else reps[start[i]]
+                    for n, i, bar in zip(ordered, left, bars, strict=True)
+                ]
             )
-            return count, names, tuple([sign * charges[i] for sign, i in zip(signs, right)])
+            return count, names, tuple([sign * charges[i] for sign, i in zip(signs, right, strict=True)])
 
         variant = (
             sorted(map(told, fermions)),

@@ -57,7 +57,7 @@ class Dice(NamedTuple):
 
 
 def dream(groups: tuple[int, ...], rng: np.random.Generator) -> Theory:
-    """A random theory: some scalars, some fermions (half of them in vector-like pairs), terms that mostly make sense."""
+    """A random theory: scalars, fermions (some in vector-like pairs), and terms that mostly make sense."""
     dice = Dice(rng, groups)
     scalars = [_scalar(dice, True) for _ in range(rng.integers(0, 3))]
     scalars += [_scalar(dice, False) for _ in range(rng.integers(0, 2))]
@@ -110,7 +110,7 @@ def _terms(dice: Dice, theory: Theory, count: int) -> list[Term]:
 
 
 def vary(theory: Theory, rng: np.random.Generator) -> Theory:
-    """The same theory told otherwise: fields shuffled and conjugated, generations changed, a heavy pair or scalar added."""
+    """The same told otherwise: fields shuffled and conjugated, other generations, a heavy pair or scalar added."""
     dice = Dice(rng, theory.groups)
     generations = int(rng.integers(1, 4))
     order = rng.permutation(len(theory.fermions)).tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -51,7 +51,7 @@ NAMES = {n: {labels: name for name, labels in reps.items()} for n, reps in REPS.
 MAX_DIMENSION = 200  # of a representation given by its Dynkin labels
 
 
-@lru_cache(maxsize=None)
+@cache
 def find_rep(n: int, name: str) -> Dynkin:
     """The Dynkin labels of a representation by its name, or as they are written: [2,1]."""
     if name in REPS[n]:
@@ -86,7 +86,7 @@ def dimension(n: int, rep: Dynkin) -> int:
     return top // bottom
 
 
-@lru_cache(maxsize=None)
+@cache
 def contents(n: int, rep: Dynkin) -> tuple[tuple[int, ...], ...]:
     """How often each of 1..N stands in every semistandard tableau of this shape: the weights, in e_i's."""
 
@@ -105,19 +105,19 @@ def contents(n: int, rep: Dynkin) -> tuple[tuple[int, ...], ...]:
     return tuple(fill((*(sum(rep[i:]) for i in range(n - 1)), 0)))
 
 
-@lru_cache(maxsize=None)
+@cache
 def weights(n: int, rep: Dynkin) -> tuple[Weight, ...]:
     """Every component's weight in Dynkin labels, multiplicities written out."""
     return tuple(tuple(c[i] - c[i + 1] for i in range(n - 1)) for c in contents(n, rep))
 
 
-@lru_cache(maxsize=None)
+@cache
 def twice_index(n: int, rep: Dynkin) -> int:
     """2 T(R), 1 for the fundamental: the trace of diag(1, -1, 0, …)^2 over that of the fundamental."""
     return sum(w[0] ** 2 for w in weights(n, rep)) // 2
 
 
-@lru_cache(maxsize=None)
+@cache
 def cubic_anomaly(n: int, rep: Dynkin) -> int:
     """A(R), 1 for the fundamental: the trace of diag(1, …, 1, -(N-1))^3 over that of the fundamental."""
     if n == 2:
@@ -127,7 +127,7 @@ def cubic_anomaly(n: int, rep: Dynkin) -> int:
     return trace // ((n - 1) - (n - 1) ** 3)
 
 
-@lru_cache(maxsize=None)
+@cache
 def raising(n: int, rep: Dynkin) -> tuple[NDArray[np.float64], tuple[Weight, ...]]:
     """[N-1, dim, dim] the raising operators of the simple roots, and the weight of each component.
 
@@ -137,10 +137,10 @@ def raising(n: int, rep: Dynkin) -> tuple[NDArray[np.float64], tuple[Weight, ...
     if sum(i * a for i, a in enumerate(rep, 1)) > sum(i * a for i, a in enumerate(conjugate(rep), 1)):
         operators, theirs = raising(n, conjugate(rep))
         return -operators.transpose(0, 2, 1), tuple(tuple(-x for x in w) for w in theirs)
-    top = np.ones(1)
+    top: NDArray[np.float64] = np.ones(1)
     for i, count in enumerate(rep, 1):
         for _ in range(count):
-            top = np.kron(top, _antisymmetric_top(n, i))
+            top = np.asarray(np.kron(top, _antisymmetric_top(n, i)), np.float64)
     boxes = sum(i * a for i, a in enumerate(rep, 1))
     basis: dict[Weight, list[NDArray[np.float64]]] = {rep: [top]}
     queue = [(rep, top)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import permutations, product
 from math import factorial, prod
 
@@ -25,7 +25,7 @@ Character = dict[Weight, int]
 FLIP = {"low": "high", "high": "low"}
 
 
-@lru_cache(maxsize=None)
+@cache
 def _weyl_terms(n: int) -> tuple[tuple[Weight, int], ...]:
     """(rho - w rho, sign of w) for every permutation w, in Dynkin labels."""
     found = []
@@ -43,7 +43,7 @@ def _times(a: Character, b: Character) -> Character:
     return result
 
 
-@lru_cache(maxsize=None)
+@cache
 def _power_character(n: int, name: str, power: int) -> Character:
     """Of g^power in this representation: every weight times the power."""
     return Counter(tuple(power * x for x in w) for w in weights(n, find_rep(n, name)))
@@ -52,6 +52,9 @@ def _power_character(n: int, name: str, power: int) -> Character:
 @lru_cache(maxsize=65_536)
 def count_trivial(n: int, factors: tuple[tuple[str, int], ...]) -> int:
     """How often the trivial representation is in this product of characters (name, power of g)."""
+    boxes = sum(power * i * a for name, power in factors for i, a in enumerate(find_rep(n, name), 1))
+    if boxes % n:
+        return 0  # the center of the group already says no
     characters = sorted((_power_character(n, *factor) for factor in factors), key=len)
     total: Character = {(0,) * (n - 1): 1}
     for character in characters[:-1]:
@@ -65,7 +68,7 @@ def count_trivial(n: int, factors: tuple[tuple[str, int], ...]) -> int:
     return count
 
 
-@lru_cache(maxsize=None)
+@cache
 def _cycle_types(size: int) -> tuple[tuple[Fraction, tuple[int, ...]], ...]:
     """(share of the symmetric group, cycle lengths)."""
     found: Counter[tuple[int, ...]] = Counter()
@@ -147,7 +150,7 @@ def _allowed(
     return tuple(found)
 
 
-@lru_cache(maxsize=None)
+@cache
 def vacuum(n: int, name: str, direction: str) -> NDArray[np.float64]:
     """The vector that gets the VEV: an extremal component, or the adjoint's diagonal one that splits N into k, N-k."""
     operators, ws = raising(n, find_rep(n, name))
@@ -167,7 +170,7 @@ def vacuum(n: int, name: str, direction: str) -> NDArray[np.float64]:
     return vector
 
 
-@lru_cache(maxsize=None)
+@cache
 def coupled(n: int, a: str, b: str, scalar: str, direction: str) -> tuple[tuple[int, int], ...]:
     """Pairs of components of a and b that some invariant of a, b and the scalar couples through the VEV."""
     vector = vacuum(n, scalar, direction)

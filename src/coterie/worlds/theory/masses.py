@@ -37,7 +37,7 @@ class Particle(NamedTuple):
     color: tuple[int, int]
     electric: int  # in units of 1 / the breaking's unit
     mass: float  # GeV
-    count: int
+    number: int
 
 
 class Link(NamedTuple):
@@ -45,6 +45,9 @@ class Link(NamedTuple):
 
     mass: float
     antisymmetric: bool  # in generations
+
+
+Links = defaultdict[Node, defaultdict[Node, list[Link]]]
 
 
 def forms_of_all(theory: Theory) -> list[list[Form]]:
@@ -93,65 +96,77 @@ def _mass_terms(theory: Theory, forms: Forms) -> Iterator[tuple[int, int, float,
             yield a, b, mass, _pairs(simple, first, second, reps, directions), antisymmetric
 
 
-def charged_fermions(theory: Theory, forms: Forms, breaking: Breaking) -> list[Particle]:
-    """Every charged fermion with its mass."""
-    rows: dict[int, list[tuple[Node, Component]]] = defaultdict(list)
-    columns: dict[int, list[Node]] = defaultdict(list)
-    simple = theory.simple
-    electric: dict[int, int] = {}
+class Sides(NamedTuple):
+    """The components that have a charge, and those that have the opposite one."""
+
+    rows: list[tuple[Node, Component]]
+    columns: list[tuple[Node, Component]]
+
+    def lone(self, theory: Theory) -> int:
+        """How many of one side must stay without a partner."""
+        rows = sum([theory.fermions[f].generations for (f, _), _ in self.rows])
+        return abs(rows - sum([theory.fermions[f].generations for (f, _), _ in self.columns]))
+
+    def describe(self, theory: Theory, breaking: Breaking) -> tuple[tuple[str, ...], tuple[int, int], int]:
+        """The fields, the color and the electric charge of the rows."""
+        (f, _), part = (self.rows or self.columns)[0]
+        sign = 1 if self.rows else -1
+        charge = part.electric + breaking.electric_of(left_handed(theory.fermions[f], theory.simple)[1])
+        fields = sorted({f for (f, _), _ in (*self.rows, *self.columns)})
+        color = sign * part.color[0], sign * part.color[1]
+        return tuple([f"F{f + 1}" for f in fields]), color, sign * charge
+
+
+def _sort_charges(theory: Theory, breaking: Breaking) -> dict[int, Sides]:
+    """Charged components by the key of their charge."""
+    found: dict[int, Sides] = {}
     for f, fermion in enumerate(theory.fermions):
-        reps, charges = left_handed(fermion, simple)
+        reps, charges = left_handed(fermion, theory.simple)
         offset = breaking.key_of(charges)
-        electric[f] = breaking.electric_of(charges)
         for component in breaking.components(reps):
             key = component.key + offset
-            if key and (component.side > 0 or (component.side == 0 and key > 0)):
-                rows[key].append(((f, component.place), component))
-            elif key:
-                columns[-key].append((f, component.place))
-    links: dict[Node, dict[Node, list[Link]]] = defaultdict(lambda: defaultdict(list))
-    at_row = {node for nodes in rows.values() for node, _ in nodes}
+            if key:
+                is_row = component.side > 0 or (component.side == 0 and key > 0)
+                sides = found.setdefault(key if is_row else -key, Sides([], []))
+                sides[not is_row].append(((f, component.place), component))
+    return found
+
+
+def charged_fermions(theory: Theory, forms: Forms, breaking: Breaking, enough: int | None = None) -> list[Particle]:
+    """Every charged fermion with its mass; or only those without a partner, if there are `enough` of them."""
+    charges = _sort_charges(theory, breaking)
+    found, alone = [], 0
+    for sides in charges.values():
+        if lone := sides.lone(theory):
+            found.append(Particle(*sides.describe(theory, breaking), 0.0, lone))
+            alone += lone
+            if enough is not None and alone >= enough:
+                return found
+    links: Links = defaultdict(lambda: defaultdict(list))
+    at_row = {node for sides in charges.values() for node, _ in sides.rows}
     for a, b, mass, pairs, antisymmetric in _mass_terms(theory, forms):
         for i, j in pairs:
             if (a, i) in at_row:
                 links[a, i][b, j].append(Link(mass, antisymmetric))
             if a != b and (b, j) in at_row:
                 links[b, j][a, i].append(Link(mass, antisymmetric))
-    found = []
-    for key in rows.keys() | columns.keys():
-        nodes = [node for node, _ in rows[key]]
-        for mass, count in _masses(theory, nodes, columns[key], links):
-            if rows[key]:
-                (f, _), part = rows[key][0]
-                color, charge = part.color, part.electric + electric[f]
-            else:
-                color, charge = _opposite(breaking, theory, columns[key][0], electric)
-            names = tuple(f"F{f + 1}" for f in sorted({f for f, _ in (*nodes, *columns[key])}))
-            found.append(Particle(names, color, charge, mass, count))
+    for sides in charges.values():
+        for mass, count in _masses(theory, sides, links):
+            found.append(Particle(*sides.describe(theory, breaking), mass, count))
     return found
 
 
-def _opposite(
-    breaking: Breaking, theory: Theory, node: Node, electric: dict[int, int]
-) -> tuple[tuple[int, int], int]:
-    """Color and charge of the partner that a lone column would need."""
-    field, place = node
-    reps, _ = left_handed(theory.fermions[field], theory.simple)
-    part = next(c for c in breaking.components(reps) if c.place == place)
-    return (-part.color[0], -part.color[1]), -part.electric - electric[field]
-
-
-def _masses(
-    theory: Theory, rows: list[Node], columns: list[Node], links: dict[Node, dict[Node, list[Link]]]
-) -> list[tuple[float, int]]:
-    """(mass, how many) of one charge."""
+def _masses(theory: Theory, sides: Sides, links: Links) -> list[tuple[float, int]]:
+    """(mass, how many) of one charge, without those that have no partner."""
+    rows, columns = [node for node, _ in sides.rows], [node for node, _ in sides.columns]
     sizes = [theory.fermions[f].generations for f, _ in rows], [theory.fermions[f].generations for f, _ in columns]
-    if not rows or not columns:
-        return [(0.0, sum(sizes[0]) + sum(sizes[1]))]
-    if len(rows) == len(columns) == 1 and sizes[0] == sizes[1]:
+    pairs = min(sum(sizes[0]), sum(sizes[1]))
+    if not pairs or not any(node in links for node in rows):
+        return [(0.0, pairs)] if pairs else []
+    if len(rows) == len(columns) == 1:
         between = links[rows[0]][columns[0]]
-        if len(between) < 2 and not any(link.antisymmetric for link in between):
-            return [(between[0].mass if between else 0.0, sizes[0][0])]
+        if len(between) == 1 and not between[0].antisymmetric:
+            return [(between[0].mass, pairs)]
     matrix = np.zeros((sum(sizes[0]), sum(sizes[1])))
     for r, row in enumerate(rows):
         for c, column in enumerate(columns):
@@ -159,8 +174,7 @@ def _masses(
             for number, link in enumerate(links[row][column]):
                 block += link.mass * _texture(number + 7 * (r + c), *block.shape, link.antisymmetric)
     values = np.linalg.svd(matrix, compute_uv=False)
-    lone = max(matrix.shape) - min(matrix.shape)
-    return [*((float(v) if v > MASSLESS else 0.0, 1) for v in values), *([(0.0, lone)] if lone else [])]
+    return [(float(v) if v > MASSLESS else 0.0, 1) for v in values]
 
 
 @lru_cache(maxsize=1024)
@@ -201,22 +215,32 @@ def _square(theory: Theory, term: Term, field: int) -> float:
     return term.parameter ** (2 if term.kind == "PHI2" else 1) * vevs
 
 
-def light_exotics(theory: Theory, forms: Forms, threshold: float) -> list[Particle]:
-    """Charged particles below the threshold that are not quarks or charged leptons of three families."""
+def light_exotics(theory: Theory, forms: Forms, threshold: float, enough: int | None = None) -> list[Particle]:
+    """Charged particles below the threshold that are not quarks or charged leptons of three families.
+
+    With `enough` fermions that can have no mass at all, the others are not looked for.
+    """
     breaking = break_symmetry(theory.groups, theory.vevs, theory.unit)
     if not breaking.unbroken:
         return []
-    scalars = [p for p in charged_scalars(theory, forms, breaking) if p.mass < threshold]
-    fermions = [p for p in charged_fermions(theory, forms, breaking) if p.mass < threshold]
-    ways = [[*_unfamiliar(fermions, breaking, sign), *scalars] for sign in (1, -1)] if fermions else [scalars]
-    return min(ways, key=len)
+    light = [p for p in charged_fermions(theory, forms, breaking, enough) if p.mass < threshold]
+    found = [p for p in light if not p.mass]
+    massive = sorted((p for p in light if p.mass), key=lambda p: -p.mass)
+    if massive:
+        one, other = (_unfamiliar(massive, breaking, sign) for sign in (1, -1))
+        found += one if len(one) <= len(other) else other
+    return found + [p for p in charged_scalars(theory, forms, breaking) if p.mass < threshold]
 
 
-def _unfamiliar(light: list[Particle], breaking: Breaking, sign: int) -> Iterator[Particle]:
+def _unfamiliar(light: list[Particle], breaking: Breaking, sign: int) -> list[Particle]:
     met: dict[tuple[tuple[int, int], int], int] = defaultdict(int)
-    for particle in sorted(light, key=lambda p: -p.mass):
-        known = particle.mass > 0 and breaking.familiar(particle.color, particle.electric, sign)
-        room = max(0, FAMILIES - met[particle.color, abs(particle.electric)]) if known else 0
-        met[particle.color, abs(particle.electric)] += min(room, particle.count)
-        if particle.count > room:
-            yield particle._replace(count=particle.count - room)
+    found = []
+    for particle in light:
+        room = 0
+        if breaking.familiar(particle.color, particle.electric, sign):
+            kind = particle.color, abs(particle.electric)
+            room = max(0, FAMILIES - met[kind])
+            met[kind] += particle.number
+        if particle.number > room:
+            found.append(particle._replace(number=particle.number - room))
+    return found

@@ -44,10 +44,11 @@ class Verdict(NamedTuple):
         return all(self.forms) and not self.exotics and not any(a.total for a in self.anomalies)
 
 
-def examine(theory: Theory, threshold: float) -> Verdict:
-    """Anomalies, invariance of each term, light charged exotics, chiral content."""
+def examine(theory: Theory, threshold: float, enough: int | None = None) -> Verdict:
+    """Anomalies, invariance of each term, light charged exotics (or `enough` of them), chiral content."""
     forms = forms_of_all(theory)
-    return Verdict(anomalies_of(theory), forms, light_exotics(theory, forms, threshold), chiral_content(theory))
+    exotics = light_exotics(theory, forms, threshold, enough)
+    return Verdict(anomalies_of(theory), forms, exotics, chiral_content(theory))
 
 
 def chiral_content(theory: Theory) -> dict[tuple[tuple[str, ...], tuple[int, ...]], int]:
@@ -99,11 +100,11 @@ def judge(text: str, weights: Weights, threshold: float, least_chiral: int) -> S
     except LanguageError as error:  # cut at the length limit, or, in a file, misspelled
         parts = {"length": LENGTH_PENALTY}
         return Score(weights.length * LENGTH_PENALTY, parts, valid=False, note=str(error))
-    verdict = examine(theory, threshold)
+    verdict = examine(theory, threshold, enough=round(-WORST))
     wrong = sum(not forms for forms in verdict.forms)
     parts = {
         "anomalies": anomaly_part(verdict),
-        "exotics": max(WORST, sum(p.count * square_threshold_reward(p.mass, threshold) for p in verdict.exotics)),
+        "exotics": max(WORST, sum(p.number * square_threshold_reward(p.mass, threshold) for p in verdict.exotics)),
         "invariance": -wrong / len(theory.terms) if theory.terms else 0.0,
         "content": content_part(theory, verdict),
         "length": 0.0,
@@ -129,5 +130,5 @@ def say(verdict: Verdict) -> str:
         told += f"; not gauge invariant: interaction {', '.join(wrong)}"
     for p in verdict.exotics[:3]:
         mass = f"of {p.mass:g} GeV" if p.mass else "without mass"
-        told += f"; {p.count} light charged from {' '.join(p.fields)} {mass}"
+        told += f"; {p.number} light charged from {' '.join(p.fields)} {mass}"
     return told

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import inf, lcm
 from typing import NamedTuple
 
@@ -93,12 +93,12 @@ class Theory(NamedTuple):
         return Fraction(value, self.unit)
 
 
-@lru_cache(maxsize=None)
+@cache
 def simple_factors(groups: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(n for n in groups if n > 1)
 
 
-@lru_cache(maxsize=None)
+@cache
 def conjugate_name(n: int, name: str) -> str:
     return rep_name(n, conjugate(find_rep(n, name)))
 
@@ -158,11 +158,15 @@ class Reader:
 
 def parse_theory(text: str) -> Theory:
     """The theory that a text spells; LanguageError says which word is wrong and what could stand there."""
-    reader = Reader((re.sub(r"#.*", "", text) if "#" in text else text).split())
+    reader = Reader(without_comments(text).split())
     try:
         return _read_theory(reader)
     except Wrong as wrong:
         raise reader.wrong(wrong.place, str(wrong)) from None
+
+
+def without_comments(text: str) -> str:
+    return re.sub(r"#.*", "", text) if "#" in text else text
 
 
 def _read_theory(reader: Reader) -> Theory:
@@ -292,7 +296,7 @@ def read_value(word: str, letter: str, place: int) -> float:
     return value
 
 
-@lru_cache(maxsize=None)
+@cache
 def directions_of(n: int, name: str) -> tuple[str, ...]:
     """Components that can have a VEV: the lowest, the highest, or an adjoint's diagonal ones."""
     rep = find_rep(n, name)

@@ -21,7 +21,16 @@ from coterie.worlds.theory.known import known_theories
 from coterie.worlds.theory.language import GROUPS, TheoryLanguage, begin
 from coterie.worlds.theory.reward import Weights, judge
 from coterie.worlds.theory.tables import draw_table, fields_of
-from coterie.worlds.theory.theory import MAX_FACTORS, group_name, parse_theory, print_theory
+from coterie.worlds.theory.theory import MAX_FACTORS, group_name, parse_theory, print_theory, without_comments
+from coterie.worlds.theory.working import work_out
+
+ALWAYS = {"anomalies": 1.0, "exotics": 1.0, "invariance": 1.0, "length": 0.01}
+# First anything that is consistent, then content, then what was not found before.
+PHASES: tuple[Mapping[str, Any], ...] = (
+    {"name": "consistent", "weights": {**ALWAYS, "content": 0.5}},
+    {"name": "rich", "open_at": 0.5, "weights": {**ALWAYS, "content": 1.0, "novelty": 0.5}},
+    {"name": "new", "open_at": 0.8, "weights": {**ALWAYS, "content": 0.5, "novelty": 1.0}},
+)
 
 HEADER = "BOS GAUGE_GROUPS NUM_GAUGE"
 
@@ -31,6 +40,7 @@ class TheoryWorld(World):
     """Settings of the theory world."""
 
     name: str = field(default="theory", init=False)
+    catalog: str = field(default="theories.jsonl", init=False)
     max_tokens: int = 512
     threshold: float = 100.0  # GeV; charged exotics must be heavier
     least_chiral: int = 1  # kinds of chiral multiplets that success demands; 0 asks for consistency alone
@@ -62,7 +72,9 @@ class TheoryWorld(World):
             try:
                 text = Path(text).read_text()
             except OSError as error:
-                raise ValueError(f"prompts is {text!r}: no beginning of a theory, and no file: {error.strerror}") from None
+                raise ValueError(
+                    f"prompts is {text!r}: no beginning of a theory, and no file: {error.strerror}"
+                ) from None
         return [" ".join(line.split()) for line in text.replace("\n", ";").split(";") if line.strip()]
 
     def tasks(self, split: str) -> Sequence[Task]:
@@ -106,6 +118,12 @@ class TheoryWorld(World):
             "theory": print_theory(theory),
         }
 
+    def explain(self, task: Task, answer: str) -> str:
+        return work_out(parse_theory(whole(task, answer)), self.threshold)
+
+    def phases(self) -> Sequence[Mapping[str, Any]]:
+        return PHASES
+
     def picture(self, task: Task, answer: str) -> Image | None:
         try:
             return draw_table(parse_theory(whole(task, answer)))
@@ -115,6 +133,7 @@ class TheoryWorld(World):
 
 def whole(task: Task, answer: str) -> str:
     """The theory: an answer that begins with BOS is whole, another goes on from the prompt."""
+    answer = without_comments(answer)
     return answer if answer.split(maxsplit=1)[:1] == ["BOS"] else f"{task.prompt or 'BOS'} {answer}"
 
 
@@ -132,7 +151,8 @@ def _task(prompt: str) -> Task:
 def products() -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
     """Training and held-out products of groups. Those of SU(2)s alone have no chiral fields and are left out."""
     known = {theory.groups for theory in known_theories().values()}
-    train, heldout = [], []
+    train: list[tuple[int, ...]] = []
+    heldout: list[tuple[int, ...]] = []
     for size in range(1, MAX_FACTORS + 1):
         for groups in combinations_with_replacement(GROUPS, size):
             if set(groups) != {2}:
@@ -159,10 +179,15 @@ class Conjectures(Sequence[Example]):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not 0 <= index < len(self):
             raise IndexError(index)
-        rng = np.random.default_rng(index)
-        theory = conjecture(products()[0], self.world.known_share, rng)
-        prompt = group_prompt(theory.groups)
-        prompt = " ".join(prompt.split()[: int(rng.choice([1, 4, len(prompt.split())]))])
-        text = print_theory(theory).split()[len(prompt.split()) :]
-        language = self.world.language()
-        return Example(_task(prompt), language.decode(language.encode(" ".join(text))))
+        return _example(self.world, index)
+
+
+@lru_cache(maxsize=50_000)  # a cold start comes back to each several times
+def _example(world: TheoryWorld, index: int) -> Example:
+    rng = np.random.default_rng(index)
+    theory = conjecture(products()[0], world.known_share, rng)
+    prompt = group_prompt(theory.groups)
+    prompt = " ".join(prompt.split()[: int(rng.choice([1, 4, len(prompt.split())]))])
+    text = print_theory(theory).split()[len(prompt.split()) :]
+    language = world.language()
+    return Example(_task(prompt), language.decode(language.encode(" ".join(text))))

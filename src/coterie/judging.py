@@ -1,0 +1,153 @@
+"""Commands about answers and worlds rather than runs; a command's docstring is its help."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from coterie.arguments import UsageError, Words
+from coterie.build import read_run_config
+from coterie.config import parse_settings
+from coterie.rollouts import Task
+from coterie.runs.folder import RunFolder
+from coterie.theories import export_theory
+from coterie.theories import say as say_theory
+from coterie.theories import search as search_theories
+from coterie.worlds.base import World
+from coterie.worlds.bricks.export import export_bricks, read_bricks
+from coterie.worlds.check import check_world
+from coterie.worlds.load import load_world, world_fields
+from coterie.worlds.scoring import Scorer
+
+
+def find_task(world: World, prompt: str) -> Task:
+    """The world's own task with this prompt or id, so that its verifier knows what was asked for."""
+    for split in ("train", "heldout"):
+        for task in world.tasks(split):
+            if prompt in (task.prompt, task.id):
+                return task
+    return Task(id=prompt, prompt=prompt)
+
+
+def score(words: Words) -> int:
+    """\
+coterie score WORLD FILE… [--prompt TEXT] [--json] [--explain]
+
+Judges one answer a file. With --prompt (a task's prompt or id) the answer is held against what was asked.
+--json prints one object a file: {"file", "total", "valid", "success", "parts", "note"}; --explain works the verdict
+out line by line, in worlds that can.
+
+  coterie score bricks tower.txt bridge.txt --json
+"""
+    if len(words.alone) < 2:
+        raise UsageError("name a world and at least one file, as in: coterie score bricks tower.txt")
+    name, *files = words.alone
+    prompt, as_json, at_length = words.pop("prompt"), words.pop_flag("json"), words.pop_flag("explain")
+    limit = float(words.pop_number("answer_limit_s", 60) or 60)
+    fields = world_fields(name)
+    config = parse_settings({"world": name, **words.named}, fields)
+    world = load_world(name, config.world_options)
+    task = find_task(world, prompt) if prompt is not None else Task("file", "")
+    with Scorer(world, 1, limit) as scorer:
+        for file in files:
+            try:
+                answer = Path(file).read_bytes().decode(errors="replace")
+            except OSError as error:
+                raise UsageError(f"{file} cannot be read: {error.strerror}") from None
+            [verdict] = scorer.score(task, [answer])
+            shown = {k: v for k, v in asdict(verdict).items() if k in ("total", "valid", "success", "parts", "note")}
+            if as_json:
+                print(json.dumps({"file": file, **shown}))
+            elif at_length and (told := world.explain(task, answer)):
+                print(told)
+            else:
+                parts = "  ".join(f"{part} {value:.3g}" for part, value in verdict.parts.items())
+                print(f"{file}: {verdict.total:.3f}  {parts}  {verdict.note}")
+    return 0
+
+
+def check(words: Words) -> int:
+    """\
+coterie check WORLD | my_world.py
+
+Tests a world against the contract: its tasks, its scores, its examples and its language.
+"""
+    name = words.one("WORLD")
+    config = parse_settings({"world": name, **words.named}, world_fields(name))
+    broken = 0
+    for finding in check_world(load_world(name, config.world_options)):
+        print(f"{'BROKEN' if finding.problem else 'ok':>6}  {finding.rule}")
+        if finding.problem:
+            broken += 1
+            print(f"        {finding.problem}")
+    print(f"{name}: {broken} rules broken" if broken else f"{name}: all is well; try: coterie train {name}")
+    return 1 if broken else 0
+
+
+def export(words: Words) -> int:
+    """\
+coterie export FILE --to OUT.ldr|OUT.html|OUT.png|OUT.txt [--colors brick|layer|load]
+coterie export FILE --to OUT.md|OUT.tex|OUT.m|OUT.txt
+
+Writes a brick structure for others: LDraw for LEGO CAD programs, a page to turn it around in, a picture. FILE is
+brick text or LDraw; `load` colors each brick by how close it is to failing. A theory becomes a table (Markdown or
+LaTeX) or a SARAH model.
+
+  coterie export tower.txt --to tower.html --colors load
+  coterie export theory.txt --to theory.m
+"""
+    to, colors = words.pop("to"), words.pop("colors", "brick")
+    if to is None:
+        raise UsageError("say where to, as in: coterie export tower.txt --to tower.ldr")
+    path = Path(words.one("FILE"))
+    words.finish("export")
+    try:
+        if path.suffix == ".txt" and (text := path.read_text(errors="replace")).lstrip().startswith(("BOS", "#")):
+            export_theory(text, Path(to))
+        else:
+            export_bricks(read_bricks(path), Path(to), str(colors))
+    except OSError as error:
+        raise UsageError(f"{error.filename} cannot be used: {error.strerror}") from None
+    print(f"Written: {to}")
+    return 0
+
+
+def theories(words: Words) -> int:
+    """\
+coterie theories RUN [--groups "SU3 SU2 U1"] [--contains "3bar x3"] [--fields N] [--num N] [--show NUMBER] [--to OUT]
+
+Lists the distinct theories that a run found, newest last: number, step, groups | fermions | scalars (V: with a VEV).
+--groups takes those with just these gauge groups, --contains those whose fields have all these words, --fields those
+with so many fermions or more. --show prints one by its number, worked out; --to also writes it as .md, .tex, .m
+(SARAH) or .txt.
+
+  coterie theories runs/theory --groups "SU3 SU2 U1" --fields 6
+  coterie theories runs/theory --show 120 --to found.m
+"""
+    run = RunFolder.open(Path(words.one("RUN")))
+    config = read_run_config(run)
+    world = load_world(config.world, config.world_options)
+    entries = run.discoveries(world.catalog)
+    if config.world != "theory":
+        raise UsageError(f"{run.path} is a run of {config.world}, not of theory")
+    number, to = words.pop_number("show"), words.pop("to")
+    groups, contains = words.pop("groups"), (words.pop("contains") or "").split()
+    least, most = words.pop_number("fields", 1) or 1, words.pop_number("num", 40) or 40
+    words.finish("theories")
+    if number is not None:
+        if number > len(entries):
+            raise UsageError(f"{run.path} has found {len(entries)} theories; there is no number {number}")
+        entry = entries[number - 1]
+        print(world.explain(Task("found", ""), entry["theory"]), end="")
+        if to is not None:
+            export_theory(entry["theory"], Path(to))
+            print(f"Written: {to}")
+        return 0
+    numbers = {id(entry): place for place, entry in enumerate(entries, 1)}
+    found = list(search_theories(entries, groups, contains, least))
+    for entry in found[-most:]:
+        print(say_theory(numbers[id(entry)], entry))
+    print(f"{len(found)} of {len(entries)} distinct theories", file=sys.stderr)
+    return 0
