@@ -381,7 +381,7 @@ def _loss_warnings(sizes: Sizes) -> Iterator[str]:
 def _unknown_parts(config: GRPOConfig, world: World) -> list[str]:
     """Parts of the score that the configuration names but the world, asked about one example, does not."""
     named = {*config.reward_parts, config.signal, *(part for phase in phases_of(config) for part in phase.weights)}
-    named -= {"reward", "success", "valid", "overlong", "kl"}
+    named -= {"reward", "success", "valid", "overlong", "kl", "novelty"}
     if not named or not len(world.examples()):
         return []
     example = world.examples()[0]

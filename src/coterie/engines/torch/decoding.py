@@ -14,6 +14,8 @@ from coterie.engines.torch.transformer import Cache, Transformer
 from coterie.rollouts import Bits, Bools, Finish, Floats, Ints, pack_bits
 from coterie.worlds.base import Constraint
 
+# The cache begins with room for this many tokens and doubles when they are used up.
+FIRST_ROOM = 128
 # Finished rows leave the cache when they are this share of it: moving it costs about a token's work.
 DROP_SHARE = 1 / 8
 
@@ -88,7 +90,8 @@ def decode(
 ) -> Iterator[tuple[int, Drawn]]:
     """Draw group_size answers a prompt; yields (row, answer) as rows finish."""
     num_rows = len(prompts) * group_size
-    cache, hidden, positions = fill_prompts(model, prompts, group_size, max_tokens)
+    cache, hidden, positions = fill_prompts(model, prompts, group_size, min(max_tokens, FIRST_ROOM))
+    longest = cache.length + max_tokens - min(max_tokens, FIRST_ROOM)
     device = hidden.device
     tokens = np.zeros((num_rows, max_tokens), np.int64)
     logprobs = np.zeros((num_rows, max_tokens), np.float32)
@@ -129,6 +132,8 @@ def decode(
             constraint.keep(kept)
             rows, done, token = rows[kept], done[kept], token[kept]
             positions = positions[on_device]
+        if cache.filled == cache.length:
+            cache.select(torch.arange(len(rows), device=device), min(2 * cache.length, longest))
         hidden = model(torch.from_numpy(token).to(device)[:, None], positions[:, None], cache)[:, -1]
         positions = positions + 1
     yield from finished(np.flatnonzero(~done), max_tokens, Finish.LENGTH)

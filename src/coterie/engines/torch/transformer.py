@@ -42,6 +42,10 @@ class Cache:
         self.visible = torch.zeros(rows, 1, 1, length, dtype=torch.bool, device=device)
         self.filled = 0
 
+    @property
+    def length(self) -> int:
+        return self.visible.shape[3]
+
     def select(self, rows: Tensor, length: int | None = None) -> None:
         """Keep these rows in this order, repeats allowed; `length` makes room for longer ones."""
 
