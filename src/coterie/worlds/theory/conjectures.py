@@ -143,10 +143,41 @@ def _retold(dice: Dice, fermion: Fermion) -> Fermion:
     return Fermion(not fermion.left, fermion.generations, reps, charges)
 
 
-def conjecture(groups: Sequence[tuple[int, ...]], known_share: float, rng: np.random.Generator) -> Theory:
-    """A theory to imitate: now and then a known one, whose groups are among these."""
+def extend(theory: Theory, groups: tuple[int, ...]) -> Theory | None:
+    """The same theory among further groups, under which nothing is charged; None if its own are not all there."""
+    left, places = list(groups), []
+    for n in theory.groups:
+        if n not in left:
+            return None
+        places.append(left.index(n))
+        left[places[-1]] = 0
+
+    def spread(own: Sequence[str], inner: bool) -> tuple[str, ...]:
+        """Names or directions of the old SU(N)s at their new places."""
+        words = iter(own)
+        found = {place: next(words) for n, place in zip(theory.groups, places, strict=True) if n > 1}
+        return tuple(found.get(i, "1" if inner else "") for i, n in enumerate(groups) if n > 1)
+
+    def charged(own: tuple[int, ...]) -> tuple[int, ...]:
+        numbers = iter(own)
+        found = {place: next(numbers) for n, place in zip(theory.groups, places, strict=True) if n == 1}
+        return tuple(found.get(i, 0) for i, n in enumerate(groups) if n == 1)
+
+    return theory._replace(
+        groups=groups,
+        scalars=tuple(
+            Scalar(spread(s.reps, True), charged(s.charges), s.vev, spread(s.directions, False) if s.directions else ())
+            for s in theory.scalars
+        ),
+        fermions=tuple(f._replace(reps=spread(f.reps, True), charges=charged(f.charges)) for f in theory.fermions),
+    )
+
+
+def conjecture(products: Sequence[tuple[int, ...]], known_share: float, rng: np.random.Generator) -> Theory:
+    """A theory to imitate: a random one of these products of groups, or now and then a known one among such groups."""
     if rng.random() < known_share:
-        known = [theory for theory in known_theories().values() if theory.groups in groups]
-        if known:
-            return vary(known[int(rng.integers(len(known)))], rng)
-    return dream(groups[int(rng.integers(len(groups)))], rng)
+        known = list(known_theories().values())[int(rng.integers(len(known_theories())))]
+        groups = known.groups if rng.random() < 0.5 else products[int(rng.integers(len(products)))]
+        if extended := extend(known, groups):
+            return vary(extended, rng)
+    return dream(products[int(rng.integers(len(products)))], rng)

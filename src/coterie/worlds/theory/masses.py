@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from coterie.worlds.theory.breaking import Breaking, Component, break_symmetry
 from coterie.worlds.theory.groups import dimension, find_rep
 from coterie.worlds.theory.invariants import FLIP, Form, count_invariants, coupled, forms_of
-from coterie.worlds.theory.theory import Term, Theory, conjugated, left_handed
+from coterie.worlds.theory.theory import Term, Theory, conjugated, left_handed, without_idle_groups
 
 MASSLESS = 1e-9  # GeV; far below any product of parameters that can be written
 FAMILIES = 3  # a fourth light electron would be exotic
@@ -220,6 +220,7 @@ def light_exotics(theory: Theory, forms: Forms, threshold: float, enough: int | 
 
     With `enough` fermions that can have no mass at all, the others are not looked for.
     """
+    theory = without_idle_groups(theory)
     breaking = break_symmetry(theory.groups, theory.vevs, theory.unit)
     if not breaking.unbroken:
         return []

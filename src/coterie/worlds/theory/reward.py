@@ -16,8 +16,9 @@ from coterie.worlds.theory.theory import Theory, conjugated, left_handed, parse_
 
 LENGTH_PENALTY = -300.0
 FULL_KINDS = 5  # kinds of chiral multiplets that earn all of that half of `content`; the Standard Model has five
-UNEARNED = 0.2  # of the bonus, for an anomaly that is zero because nothing chiral could make it otherwise
-WORST = -4.0  # of light exotics together
+TRIVIAL = -1.0  # content of a theory without any chiral field: worse than a chiral one that fails
+CROWD = 3.0  # massless exotics that cost 1 - 1/e of the whole penalty
+ENOUGH = 12  # of them: one more would cost next to nothing
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Weights:
 
     anomalies: float = 1.0
     exotics: float = 1.0
-    invariance: float = 1.0
+    invariance: float = 0.5
     content: float = 0.5
     length: float = 1.0
 
@@ -77,14 +78,22 @@ def square_threshold_reward(mass: float, threshold: float) -> float:
 
 
 def anomaly_part(verdict: Verdict) -> float:
-    """The mean over all anomalies; zero counts in full only where chiral fields could have made it otherwise."""
-    bonus = 1.0 if verdict.chiral else UNEARNED
-    found = [log_reward(a.total / a.denominator, bonus if any(a.terms) else UNEARNED) for a in verdict.anomalies]
-    return sum(found) / len(found) if found else UNEARNED
+    """The mean over the anomalies that fields contribute to; without chiral fields they cancel of themselves."""
+    bonus = 1.0 if verdict.chiral else 0.0
+    met = [a for a in verdict.anomalies if any(a.terms)]
+    return sum([log_reward(a.total / a.denominator, bonus) for a in met]) / len(met) if met else 0.0
+
+
+def exotics_part(verdict: Verdict, threshold: float) -> float:
+    """The thresholds that light exotics miss, together at most -1."""
+    missed = sum([p.number * square_threshold_reward(p.mass, threshold) for p in verdict.exotics])
+    return math.expm1(missed / CROWD)
 
 
 def content_part(theory: Theory, verdict: Verdict) -> float:
     """How many kinds of chiral multiplets there are, and under how many of the groups they transform."""
+    if not verdict.chiral:
+        return TRIVIAL
     kinds = min(len(verdict.chiral) / FULL_KINDS, 1.0)
     met = set[int]()
     for reps, charges in verdict.chiral:
@@ -100,11 +109,11 @@ def judge(text: str, weights: Weights, threshold: float, least_chiral: int) -> S
     except LanguageError as error:  # cut at the length limit, or, in a file, misspelled
         parts = {"length": LENGTH_PENALTY}
         return Score(weights.length * LENGTH_PENALTY, parts, valid=False, note=str(error))
-    verdict = examine(theory, threshold, enough=round(-WORST))
+    verdict = examine(theory, threshold, enough=ENOUGH)
     wrong = sum(not forms for forms in verdict.forms)
     parts = {
         "anomalies": anomaly_part(verdict),
-        "exotics": max(WORST, sum(p.number * square_threshold_reward(p.mass, threshold) for p in verdict.exotics)),
+        "exotics": exotics_part(verdict, threshold),
         "invariance": -wrong / len(theory.terms) if theory.terms else 0.0,
         "content": content_part(theory, verdict),
         "length": 0.0,

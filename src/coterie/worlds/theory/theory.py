@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache, lru_cache
 from math import inf, lcm
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from coterie.worlds.base import LanguageError
 from coterie.worlds.theory.groups import REPS, conjugate, find_rep, rep_name
@@ -116,6 +116,37 @@ def conjugated(
     reps: tuple[str, ...], charges: tuple[int, ...], simple: tuple[int, ...]
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     return tuple([conjugate_name(n, r) for n, r in zip(simple, reps, strict=True)]), tuple([-q for q in charges])
+
+
+def without_idle_groups(theory: Theory) -> Theory:
+    """The theory without the groups under which nothing transforms; what they do, nothing can see."""
+    fields = (*theory.fermions, *theory.scalars)
+    busy_simple = [i for i in range(len(theory.simple)) if any([f.reps[i] != "1" for f in fields])]
+    busy_abelian = [u for u in range(theory.num_abelian) if any([f.charges[u] for f in fields])]
+    if len(busy_simple) + len(busy_abelian) == len(theory.groups):
+        return theory
+
+    def part(words: tuple[Any, ...], places: list[int]) -> tuple[Any, ...]:
+        return tuple([words[i] for i in places])
+
+    simple = [theory.simple[i] for i in busy_simple]
+    return theory._replace(
+        groups=(*simple, *(1,) * len(busy_abelian)),
+        scalars=tuple(
+            [
+                Scalar(
+                    part(s.reps, busy_simple),
+                    part(s.charges, busy_abelian),
+                    s.vev,
+                    part(s.directions, busy_simple) if s.directions else (),
+                )
+                for s in theory.scalars
+            ]
+        ),
+        fermions=tuple(
+            [f._replace(reps=part(f.reps, busy_simple), charges=part(f.charges, busy_abelian)) for f in theory.fermions]
+        ),
+    )
 
 
 class Unfinished(LanguageError):

@@ -13,7 +13,7 @@ from coterie.worlds.theory.masses import Particle, charged_fermions, charged_sca
 from coterie.worlds.theory.reward import Verdict, examine
 from coterie.worlds.theory.sarah import distinct_forms
 from coterie.worlds.theory.tables import markdown_table, say_term
-from coterie.worlds.theory.theory import TERMS, Term, Theory, left_handed
+from coterie.worlds.theory.theory import TERMS, Term, Theory, left_handed, without_idle_groups
 
 
 def work_out(theory: Theory, threshold: float) -> str:
@@ -120,6 +120,10 @@ def _why_not(theory: Theory, term: Term) -> str:
 
 
 def _spectrum(theory: Theory, verdict: Verdict, threshold: float) -> Iterator[str]:
+    idle = len(theory.groups)
+    theory = without_idle_groups(theory)
+    if idle > len(theory.groups):
+        yield "Groups under which nothing transforms are left out below."
     breaking = break_symmetry(theory.groups, theory.vevs, theory.unit)
     if not breaking.unbroken:
         yield "After symmetry breaking no gauge charge is left: nothing is charged."

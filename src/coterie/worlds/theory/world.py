@@ -24,12 +24,12 @@ from coterie.worlds.theory.tables import draw_table, fields_of
 from coterie.worlds.theory.theory import MAX_FACTORS, group_name, parse_theory, print_theory, without_comments
 from coterie.worlds.theory.working import work_out
 
-ALWAYS = {"anomalies": 1.0, "exotics": 1.0, "invariance": 1.0, "length": 0.01}
-# First anything that is consistent, then content, then what was not found before.
+ALWAYS = {"anomalies": 1.0, "exotics": 1.0, "invariance": 0.5, "content": 0.5, "length": 0.01}
+# First it chooses the groups itself, then they are given, then only what was not found before is worth much.
 PHASES: tuple[Mapping[str, Any], ...] = (
-    {"name": "consistent", "weights": {**ALWAYS, "content": 0.5}},
-    {"name": "rich", "open_at": 0.5, "weights": {**ALWAYS, "content": 1.0, "novelty": 0.5}},
-    {"name": "new", "open_at": 0.8, "weights": {**ALWAYS, "content": 0.5, "novelty": 1.0}},
+    {"name": "free", "only": {"given": [0, 0]}, "weights": ALWAYS},
+    {"name": "given", "open_at": 0.7, "weights": {**ALWAYS, "novelty": 0.5}},
+    {"name": "new", "open_at": 0.8, "weights": {**ALWAYS, "novelty": 1.0}},
 )
 
 HEADER = "BOS GAUGE_GROUPS NUM_GAUGE"
@@ -46,7 +46,7 @@ class TheoryWorld(World):
     least_chiral: int = 1  # kinds of chiral multiplets that success demands; 0 asks for consistency alone
     anomalies_weight: float = 1.0
     exotics_weight: float = 1.0
-    invariance_weight: float = 1.0
+    invariance_weight: float = 0.5
     content_weight: float = 0.5
     length_weight: float = 1.0
     prompts: str = ""  # beginnings of theories with ; between them, or a file with one a line
@@ -143,7 +143,7 @@ def group_prompt(groups: Sequence[int]) -> str:
 
 def _task(prompt: str) -> Task:
     words = prompt.split()[4:]
-    tags: dict[str, float | str] = {"groups": float(len(words)), "abelian": float(words.count("U1"))}
+    tags: dict[str, float | str] = {"given": float(len(words)), "abelian": float(words.count("U1"))}
     return Task(" ".join(words) or prompt, prompt, tags=tags)
 
 
