@@ -26,7 +26,7 @@ ALLOWED = {
     "assembly": ("engines.base", "rollouts", "worlds.bricks"),
     "commands": ("",),
     "judging": ("arguments", "build", "config", "rollouts", "runs", "theories", "worlds"),
-    "theories": ("worlds.theory",),
+    "theories": ("worlds.base", "worlds.theory"),
     "grpo": ("grpo",),
     "runs": ("runs",),
     "worlds": ("worlds", "rollouts"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from coterie.worlds.base import LanguageError
 from coterie.worlds.theory.sarah import sarah_model
 from coterie.worlds.theory.tables import latex_table, markdown_table
 from coterie.worlds.theory.theory import parse_theory, print_theory
@@ -46,5 +47,5 @@ def export_theory(text: str, path: Path) -> None:
         ".txt": lambda: print_theory(theory),
     }
     if path.suffix not in kinds:
-        raise ValueError(f"{path} has no format that a theory can be written in; end it in {', '.join(kinds)}")
+        raise LanguageError(f"{path} has no format that a theory can be written in; end it in {', '.join(kinds)}")
     path.write_text(kinds[path.suffix]())

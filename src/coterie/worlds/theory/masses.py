@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from coterie.worlds.theory.breaking import Breaking, Component, break_symmetry
 from coterie.worlds.theory.groups import dimension, find_rep
 from coterie.worlds.theory.invariants import FLIP, Form, count_invariants, coupled, forms_of
-from coterie.worlds.theory.theory import Term, Theory, conjugated, left_handed, without_idle_groups
+from coterie.worlds.theory.theory import Scalar, Term, Theory, conjugated, left_handed, without_idle_groups
 
 MASSLESS = 1e-9  # GeV; far below any product of parameters that can be written
 FAMILIES = 3  # a fourth light electron would be exotic
@@ -71,29 +71,35 @@ def _pairs(
     return tuple(pairs)
 
 
-def _mass_terms(theory: Theory, forms: Forms) -> Iterator[tuple[int, int, float, tuple[Node, ...], bool]]:
+def _mass_terms(theory: Theory, forms: Forms) -> Iterator[tuple[int, int, float, Collection[Node], bool]]:
     """(fermion, fermion, mass, coupled components, whether antisymmetric) of each term that gives one."""
     simple = theory.simple
-    none = ("1",) * len(simple), ("",) * len(simple)
     for term, ways in zip(theory.terms, forms, strict=True):
-        if term.kind not in ("MASS", "YUKAWA"):
+        if not ways or term.kind not in ("MASS", "YUKAWA"):
             continue
         a, b = term.fields[0], term.fields[1]
         first, second = (left_handed(theory.fermions[i], simple)[0] for i in (a, b))
-        for way in ways:
-            mass, reps, directions = term.parameter, *none
-            if term.kind == "YUKAWA":
-                scalar = theory.scalars[term.fields[2]]
-                if scalar.vev is None:
-                    continue
-                mass *= scalar.vev / math.sqrt(2)
-                reps, directions = scalar.reps, scalar.directions
-                if way[2]:
-                    reps = conjugated(reps, (), simple)[0]
-                    directions = tuple([FLIP.get(d, d) for d in directions])
-            others = ((reps, 1, 1),) if term.kind == "YUKAWA" else ()
-            antisymmetric = a == b and count_invariants(simple, ((first, 1, 2), *others)) == 0
-            yield a, b, mass, _pairs(simple, first, second, reps, directions), antisymmetric
+        if term.kind == "MASS":
+            reps = ("1",) * len(simple)
+            mass, pairs = term.parameter, _pairs(simple, first, second, reps, ("",) * len(simple))
+        else:
+            scalar = theory.scalars[term.fields[2]]
+            if scalar.vev is None:
+                continue
+            reps, mass = scalar.reps, term.parameter * scalar.vev / math.sqrt(2)
+            found = [_pairs(simple, first, second, *_vacuum(scalar, simple, way[2])) for way in ways]
+            # A real VEV looks the same to a scalar and its conjugate: what both couple is coupled once.
+            pairs = found[0] if len(found) == 1 else tuple(dict.fromkeys(pair for each in found for pair in each))
+        others = ((reps, 1, 1),) if term.kind == "YUKAWA" else ()
+        antisymmetric = a == b and count_invariants(simple, tuple(sorted(((first, 1, 2), *others)))) == 0
+        yield a, b, mass, pairs, antisymmetric
+
+
+def _vacuum(scalar: Scalar, simple: tuple[int, ...], bar: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Representations and directions of a scalar's VEV, or of its conjugate's."""
+    if not bar:
+        return scalar.reps, scalar.directions
+    return conjugated(scalar.reps, (), simple)[0], tuple([FLIP.get(d, d) for d in scalar.directions])
 
 
 class Sides(NamedTuple):
@@ -181,10 +187,11 @@ def _masses(theory: Theory, sides: Sides, links: Links) -> list[tuple[float, int
 def _texture(number: int, rows: int, columns: int, antisymmetric: bool) -> NDArray[np.float64]:
     """How generations mix: not at all, or by a fixed orthogonal matrix; or antisymmetrically."""
     size = max(rows, columns)
-    mixed = np.linalg.qr(np.random.default_rng(number).normal(size=(size, size)))[0]
+    noise = np.random.default_rng(number).normal(size=(size, size))
     if antisymmetric:
-        return np.asarray((mixed - mixed.T)[:rows, :columns])
-    return (mixed if number else np.eye(size))[:rows, :columns]
+        odd = noise - noise.T
+        return np.asarray(odd / (np.linalg.norm(odd, 2) or 1.0))[:rows, :columns]
+    return np.asarray(np.linalg.qr(noise)[0] if number else np.eye(size))[:rows, :columns]
 
 
 def charged_scalars(theory: Theory, forms: Forms, breaking: Breaking) -> list[Particle]:

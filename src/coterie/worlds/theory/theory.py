@@ -120,9 +120,9 @@ def conjugated(
 
 def without_idle_groups(theory: Theory) -> Theory:
     """The theory without the groups under which nothing transforms; what they do, nothing can see."""
-    fields = (*theory.fermions, *theory.scalars)
-    busy_simple = [i for i in range(len(theory.simple)) if any([f.reps[i] != "1" for f in fields])]
-    busy_abelian = [u for u in range(theory.num_abelian) if any([f.charges[u] for f in fields])]
+    fields: list[Fermion | Scalar] = [*theory.fermions, *theory.scalars]
+    busy_simple = [i for i in range(len(theory.simple)) if any(f.reps[i] != "1" for f in fields)]
+    busy_abelian = [u for u in range(theory.num_abelian) if any(f.charges[u] for f in fields)]
     if len(busy_simple) + len(busy_abelian) == len(theory.groups):
         return theory
 

@@ -122,7 +122,8 @@ class TheoryWorld(World):
         return work_out(parse_theory(whole(task, answer)), self.threshold)
 
     def phases(self) -> Sequence[Mapping[str, Any]]:
-        return PHASES
+        """Without the first where every prompt gives the groups."""
+        return PHASES if any(task.tags["given"] == 0 for task in self.tasks("train")) else PHASES[1:]
 
     def picture(self, task: Task, answer: str) -> Image | None:
         try:
