@@ -81,7 +81,7 @@ def test_a_misspelled_theory_is_told_where_and_what_to_write(change: tuple[str, 
 
 def test_the_prompt_of_the_seed_is_understood() -> None:
     language = TheoryLanguage()
-    words = [language.vocabulary[t] for t in language.encode_prompt("BOS GAUGE_GROUPS NUM_GAUGE num_1")]
+    words = [language.vocabulary[int(t)] for t in language.encode_prompt("BOS GAUGE_GROUPS NUM_GAUGE num_1")]
     assert words == ["BOS", "GAUGE_GROUPS", "NUM_GAUGE", "num_1"]
     assert language.encode_prompt("") == language.encode_prompt("BOS")
     with pytest.raises(LanguageError, match="word 2 is 'GAUGE'; write GAUGE_GROUPS"):
@@ -110,7 +110,7 @@ def test_the_grammar_offers_only_what_is_there() -> None:
 
     def offered(prompt: str) -> set[str]:
         [legal] = language.constraint([Task("x", prompt)]).legal()
-        return {language.vocabulary[i] for i in np.flatnonzero(legal)}
+        return {language.vocabulary[int(i)] for i in np.flatnonzero(legal)}
 
     assert offered(header) == {"PHI2", "PHI3", "PHI4", "EOS"}
     assert offered(f"{header} PHI2") == {"S1"}
@@ -186,8 +186,8 @@ def test_known_theories_can_be_varied_and_stay_right() -> None:
 
 
 def test_the_reward_has_the_shape_of_the_seed() -> None:
-    assert log_reward(0.0, bonus=1.0) == 1.0
-    assert log_reward(9.0, bonus=1.0) == log_reward(-9.0, bonus=1.0) == -1.0
+    assert log_reward(0, bonus=1.0) == 1.0
+    assert log_reward(9, bonus=1.0) == log_reward(-9, bonus=1.0) == -1.0
     assert square_threshold_reward(100, 100) == square_threshold_reward(1e16, 100) == 0
     assert square_threshold_reward(50, 100) == -0.25
     assert square_threshold_reward(0, 100) == -1

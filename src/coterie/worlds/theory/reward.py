@@ -67,7 +67,7 @@ def chiral_content(theory: Theory) -> dict[tuple[tuple[str, ...], tuple[int, ...
     }
 
 
-def log_reward(value: float, bonus: float) -> float:
+def log_reward(value: int, bonus: float) -> float:
     """Falls with the logarithm of an anomaly; the bonus is for zero alone."""
     return -math.log10(1 + abs(value)) if value else bonus
 
@@ -81,7 +81,8 @@ def anomaly_part(verdict: Verdict) -> float:
     """The mean over the anomalies that fields contribute to; without chiral fields they cancel of themselves."""
     bonus = 1.0 if verdict.chiral else 0.0
     met = [a for a in verdict.anomalies if any(a.terms)]
-    return sum([log_reward(a.total / a.denominator, bonus) for a in met]) / len(met) if met else 0.0
+    # In whole numbers: an anomaly of 1/216 is no nearer to a cancellation than one of 1.
+    return sum([log_reward(a.total, bonus) for a in met]) / len(met) if met else 0.0
 
 
 def exotics_part(verdict: Verdict, threshold: float) -> float:

@@ -27,7 +27,7 @@ from coterie.worlds.theory.working import work_out
 ALWAYS = {"anomalies": 1.0, "exotics": 1.0, "invariance": 0.5, "content": 0.5, "length": 0.01}
 # First it chooses the groups itself, then they are given, then only what was not found before is worth much.
 PHASES: tuple[Mapping[str, Any], ...] = (
-    {"name": "free", "only": {"given": [0, 0]}, "weights": ALWAYS},
+    {"name": "free", "only": {"given": [0, 0]}, "weights": {**ALWAYS, "novelty": 0.5}},
     {"name": "given", "open_at": 0.7, "weights": {**ALWAYS, "novelty": 0.5}},
     {"name": "new", "open_at": 0.8, "weights": {**ALWAYS, "novelty": 1.0}},
 )
@@ -50,7 +50,7 @@ class TheoryWorld(World):
     content_weight: float = 0.5
     length_weight: float = 1.0
     prompts: str = ""  # beginnings of theories with ; between them, or a file with one a line
-    known_share: float = 0.25  # of the examples that are known theories, varied
+    known_share: float = 0.3  # of the examples that are known theories, varied
     num_examples: int = 20_000
 
     def __post_init__(self) -> None:
