@@ -1,7 +1,8 @@
 """Discovering theories with and without curriculum, replay and novelty, from one cold start.
 
 Every arm is examples/theory.toml but for what its name says, and runs in a process of its own. At the end each
-policy is judged on the prompts that leave the groups open and on products of groups that no run ever saw.
+policy is judged on the prompts of its training, which leave the groups open, and on products of groups that no
+run was ever asked for.
 
     python benchmarks/theories.py --steps 400 --minutes 9 --out runs/theories
 """
@@ -13,14 +14,20 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from coterie import GRPOConfig, GRPOTrainer
 from coterie.build import settle
 from coterie.config import parse_settings, read_toml
+from coterie.rollouts import Group, Score
 from coterie.training.evaluate import evaluate_groups
 from coterie.worlds.load import load_world, world_fields
+from coterie.worlds.theory.canonical import canonical_form
+from coterie.worlds.theory.reward import chiral_content
+from coterie.worlds.theory.theory import Fermion, parse_theory
+from coterie.worlds.theory.world import whole
 
 EXAMPLE = Path(__file__).parent.parent / "examples/theory.toml"
 ANSWERS = 1_000  # judged of each kind of prompt
@@ -44,17 +51,29 @@ def settings_of(arm: str, options: argparse.Namespace) -> GRPOConfig:
 
 
 def judge(trainer: GRPOTrainer) -> dict[str, dict[str, float]]:
-    """Means over answers to open prompts and to held-out products of groups."""
-    open_prompts = [task for task in trainer.world.tasks("train") if task.tags["given"] == 0]
+    """Means over answers to the prompts of training, and to products of groups that were never asked for."""
     found = {}
-    for name, tasks in (("open", open_prompts), ("held out", list(trainer.world.tasks("heldout")))):
+    asked = trainer.world.tasks("train"), load_world("theory", {"products": True}).tasks("heldout")
+    for name, tasks in zip(("asked", "never asked"), asked, strict=True):
         groups = trainer.answer(tasks, -(-ANSWERS // len(tasks)))
         scores = trainer.judge(groups)
         metrics = evaluate_groups(groups, scores)
         found[name] = {k: metrics.get(k, 0.0) for k in ("success", "distinct_successes", "rewards/content", "reward")}
-        found[name] |= {
-            f"success of {g.task.id}": sum(s.success for s in v) / len(v) for g, v in zip(groups, scores, strict=True)
-        }
+        for group, verdicts in zip(groups, scores, strict=True):
+            found[name][f"success of {group.task.id}"] = sum(s.success for s in verdicts) / len(verdicts)
+        found[name]["distinct chiral contents"] = len(chiral_contents(groups, scores))
+    return found
+
+
+def chiral_contents(groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> set[str]:
+    """What is left of the successes when scalars and vector-like pairs do not count."""
+    found = set()
+    for group, verdicts in zip(groups, scores, strict=True):
+        for answer, score in zip(group.answers, verdicts, strict=True):
+            if score.success:
+                theory = parse_theory(whole(group.task, answer))
+                chiral = [Fermion(True, n, reps, charges) for (reps, charges), n in chiral_content(theory).items()]
+                found.add(canonical_form(theory._replace(fermions=tuple(chiral), scalars=(), terms=())))
     return found
 
 
@@ -93,18 +112,19 @@ def run_arm(arm: str, options: argparse.Namespace) -> None:
 
 def table(out: Path) -> str:
     lines = [
-        "| | minutes | steps | distinct theories found | success, open prompts | distinct of those | "
-        "success, held-out groups | distinct of those |",
-        "|---" * 8 + "|",
+        "| | minutes | steps | distinct theories found | success | distinct of those | chiral contents of those | "
+        "success with groups never asked for | distinct of those |",
+        "|---" * 9 + "|",
     ]
     for arm in ("cold start", *ARMS):
         file = out / f"{arm.replace(' ', '-')}.json"
         if file.exists():
             r = json.loads(file.read_text())
             cells = [f"{r['seconds'] / 60:.1f}", str(r["steps"]), f"{r['discoveries']:,}"]
-            for kind in ("open", "held out"):
+            for kind in ("asked", "never asked"):
                 judged = r["judged"][kind]
                 cells += [f"{judged['success']:.1%}", f"{judged['distinct_successes']:.1%}"]
+                cells += [f"{judged['distinct chiral contents']:,.0f}"] if kind == "asked" else []
             lines.append(f"| {arm} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

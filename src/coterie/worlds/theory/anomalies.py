@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache, lru_cache
 from itertools import combinations_with_replacement
-from math import prod
+from math import gcd, prod
 from typing import NamedTuple
 
 from coterie.worlds.theory.groups import cubic_anomaly, dimension, find_rep, twice_index
@@ -25,6 +25,7 @@ class Anomaly(NamedTuple):
     terms: tuple[int, ...]  # one a fermion
     denominator: int
     modulus: int = 0  # 2 for Witten's, which counts only whether the sum is even
+    unit: int = 1  # what every numerator is a multiple of because all charges are
 
     @property
     def total(self) -> int:
@@ -84,6 +85,7 @@ def _anomalies(groups: tuple[int, ...], fermions: tuple[Fermion, ...], unit: int
     # A right-handed field has the opposite sign in every sum but Witten's.
     signs = [f.generations if f.left else -f.generations for f in fermions]
     charges = [f.charges for f in fermions]
+    units = [gcd(*[q[u] for q in charges]) or 1 for u in range(len(abelian))]
     for i, (n, name) in enumerate(zip(simple, names, strict=True)):
         if n > 2:
             yield Anomaly(f"{name}^3", tuple([s * c[2][i] for s, c in zip(signs, counted, strict=True)]), 1)
@@ -93,10 +95,11 @@ def _anomalies(groups: tuple[int, ...], fermions: tuple[Fermion, ...], unit: int
         indices = [s * c[1][i] for s, c in zip(signs, counted, strict=True)]
         for u, other in enumerate(abelian):
             terms = tuple([t * q[u] for t, q in zip(indices, charges, strict=True)])
-            yield Anomaly(f"{name}^2 {other}", terms, 2 * unit)
+            yield Anomaly(f"{name}^2 {other}", terms, 2 * unit, 0, units[u])
     sizes = [s * c[0] for s, c in zip(signs, counted, strict=True)]
     for name, (i, j, k) in triples:
         terms = tuple([d * q[i] * q[j] * q[k] for d, q in zip(sizes, charges, strict=True)])
-        yield Anomaly(name, terms, unit**3)
+        yield Anomaly(name, terms, unit**3, 0, units[i] * units[j] * units[k])
     for u, other in enumerate(abelian):
-        yield Anomaly(f"grav^2 {other}", tuple([d * q[u] for d, q in zip(sizes, charges, strict=True)]), unit)
+        terms = tuple([d * q[u] for d, q in zip(sizes, charges, strict=True)])
+        yield Anomaly(f"grav^2 {other}", terms, unit, 0, units[u])

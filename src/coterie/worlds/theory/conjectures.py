@@ -112,9 +112,11 @@ def _terms(dice: Dice, theory: Theory, count: int) -> list[Term]:
 def vary(theory: Theory, rng: np.random.Generator) -> Theory:
     """The same told otherwise: fields shuffled and conjugated, other generations, a heavy pair or scalar added."""
     dice = Dice(rng, theory.groups)
-    generations = int(rng.integers(1, 4))
     order = rng.permutation(len(theory.fermions)).tolist()
-    fermions = [_retold(dice, theory.fermions[i]._replace(generations=generations)) for i in order]
+    fermions = [_retold(dice, theory.fermions[i]) for i in order]
+    if len({f.generations for f in fermions}) == 1:
+        generations = int(rng.integers(1, 4))
+        fermions = [f._replace(generations=generations) for f in fermions]
     places = {old: new for new, old in enumerate(order)}
     terms = [
         term._replace(

@@ -81,8 +81,8 @@ def anomaly_part(verdict: Verdict) -> float:
     """The mean over the anomalies that fields contribute to; without chiral fields they cancel of themselves."""
     bonus = 1.0 if verdict.chiral else 0.0
     met = [a for a in verdict.anomalies if any(a.terms)]
-    # In whole numbers: an anomaly of 1/216 is no nearer to a cancellation than one of 1.
-    return sum([log_reward(a.total, bonus) for a in met]) / len(met) if met else 0.0
+    # In whole numbers of the common charge: 1/216 is no nearer to a cancellation than 1.
+    return sum([log_reward(a.total // a.unit, bonus) for a in met]) / len(met) if met else 0.0
 
 
 def exotics_part(verdict: Verdict, threshold: float) -> float:

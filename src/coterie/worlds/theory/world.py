@@ -24,15 +24,16 @@ from coterie.worlds.theory.tables import draw_table, fields_of
 from coterie.worlds.theory.theory import MAX_FACTORS, group_name, parse_theory, print_theory, without_comments
 from coterie.worlds.theory.working import work_out
 
-ALWAYS = {"anomalies": 1.0, "exotics": 1.0, "invariance": 0.5, "content": 0.5, "length": 0.01}
-# First it chooses the groups itself, then they are given, then only what was not found before is worth much.
+ALWAYS = {"anomalies": 1.0, "exotics": 1.0, "invariance": 0.5, "length": 0.01}
+# First what is consistent, then what is rich, then what was not found before.
 PHASES: tuple[Mapping[str, Any], ...] = (
-    {"name": "free", "only": {"given": [0, 0]}, "weights": {**ALWAYS, "novelty": 0.5}},
-    {"name": "given", "open_at": 0.7, "weights": {**ALWAYS, "novelty": 0.5}},
-    {"name": "new", "open_at": 0.8, "weights": {**ALWAYS, "novelty": 1.0}},
+    {"name": "consistent", "weights": {**ALWAYS, "content": 0.5}},
+    {"name": "rich", "open_at": 0.5, "weights": {**ALWAYS, "content": 1.0, "novelty": 0.5}},
+    {"name": "new", "open_at": 0.8, "weights": {**ALWAYS, "content": 0.5, "novelty": 1.0}},
 )
 
 HEADER = "BOS GAUGE_GROUPS NUM_GAUGE"
+OPEN = ("BOS", *(f"{HEADER} num_{k}" for k in range(1, MAX_FACTORS + 1)))
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class TheoryWorld(World):
     invariance_weight: float = 0.5
     content_weight: float = 0.5
     length_weight: float = 1.0
-    prompts: str = ""  # beginnings of theories with ; between them, or a file with one a line
+    products: bool = False  # also pose products of groups; without, the groups are open, or their number is given
+    prompts: str = ""  # instead: beginnings of theories with ; between them, or a file with one a line
     known_share: float = 0.3  # of the examples that are known theories, varied
     num_examples: int = 20_000
 
@@ -82,14 +84,13 @@ class TheoryWorld(World):
 
     @cached_property
     def _splits(self) -> dict[str, list[Task]]:
-        """Begin anywhere, with so many groups, or with these groups; some products of groups are held out."""
-        if self._prompts:
-            given = [_task(prompt) for prompt in self._prompts]
+        """Prompts that leave the groups open are few: they are held out again. Of products some are kept back."""
+        if self._prompts or not self.products:
+            given = [_task(prompt) for prompt in self._prompts or OPEN]
             return {"train": given, "heldout": [Task(f"again {t.id}", t.prompt, tags=t.tags) for t in given]}
-        general = [_task("BOS"), *(_task(f"{HEADER} num_{k}") for k in range(1, MAX_FACTORS + 1))]
         train, heldout = products()
         return {
-            "train": general + [_task(group_prompt(groups)) for groups in train],
+            "train": [_task(prompt) for prompt in (*OPEN, *map(group_prompt, train))],
             "heldout": [_task(group_prompt(groups)) for groups in heldout],
         }
 
@@ -122,8 +123,7 @@ class TheoryWorld(World):
         return work_out(parse_theory(whole(task, answer)), self.threshold)
 
     def phases(self) -> Sequence[Mapping[str, Any]]:
-        """Without the first where every prompt gives the groups."""
-        return PHASES if any(task.tags["given"] == 0 for task in self.tasks("train")) else PHASES[1:]
+        return PHASES
 
     def picture(self, task: Task, answer: str) -> Image | None:
         try:
