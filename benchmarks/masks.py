@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/masks.py --json masks.json
 
-Random structures grow token by token in many rows at once. For each token the masks (`legal` and
+Random structures and theories grow token by token in many rows at once. For each token the masks (`legal` and
 `advance`) and one decoding step of the policy (with its head) are timed in turn, so that a busy
 moment and a cold cache hit both alike. One thread each; the fastest of several passes counts.
 """
@@ -22,8 +22,10 @@ from coterie.rollouts import Ints, Task
 from coterie.worlds.base import Language
 from coterie.worlds.bricks.language import AbsoluteLanguage
 from coterie.worlds.bricks.pivot import PivotLanguage
+from coterie.worlds.theory.language import TheoryLanguage
 
 TOKENS_A_BRICK = {"absolute": 4, "two_step": 5}
+TOKENS_A_THEORY = 100
 
 
 def make_policy(language: Language, width: int, depth: int) -> Transformer:
@@ -76,12 +78,13 @@ def main() -> None:
     languages: dict[str, Language] = {
         "absolute": AbsoluteLanguage(legality="attached"),
         "two_step": PivotLanguage(legality="attached"),
+        "theory": TheoryLanguage(),
     }
     figures = {}
     print(f"{chosen.rows} rows, {chosen.bricks} bricks each; mean ms a token")
     for name, language in languages.items():
         model = make_policy(language, chosen.width, chosen.depth)
-        tokens = TOKENS_A_BRICK[name] * chosen.bricks
+        tokens = TOKENS_A_BRICK[name] * chosen.bricks if name in TOKENS_A_BRICK else TOKENS_A_THEORY
         # Every pass draws the same structures, so that the best is taken token by token.
         passes = [
             time_pass(language, model, chosen.rows, tokens, np.random.default_rng(chosen.seed))

@@ -10,16 +10,15 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property, lru_cache
-from itertools import pairwise, product
-from math import lcm
+from itertools import combinations, pairwise
+from math import gcd, lcm
 from typing import NamedTuple
 
 from coterie.worlds.theory.groups import Weight, conjugate, find_rep, raising
 from coterie.worlds.theory.theory import Scalar
 
-Row = tuple[Fraction, ...]
+Row = tuple[int, ...]
 
 
 class Component(NamedTuple):
@@ -64,7 +63,7 @@ class Breaking:
             top = find_rep(n, name)
             labels = {"high": top, "low": tuple(-x for x in conjugate(top))}
             weight += labels.get(way, (0,) * (n - 1))
-        return tuple(map(Fraction, (*weight, *scalar.charges)))
+        return (*weight, *scalar.charges)
 
     @cached_property
     def blocks(self) -> list[tuple[int, list[int]]]:
@@ -78,6 +77,9 @@ class Breaking:
                 if len(block) > 1:
                     found.append((factor, block))
         return found
+
+    def blocks_of(self, factor: int) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(block) for place, block in self.blocks if place == factor)
 
     def _keeps(self, factor: int, i: int, j: int) -> bool:
         """Whether the root e_i - e_j annihilates every VEV, as does its opposite."""
@@ -114,38 +116,33 @@ class Breaking:
             return None
         [row] = rows
         sizes = {
-            abs(_dot(row, self._root(place, i, j)))
+            abs(_whole(row, self._root(place, i, j)))
             for place, n in enumerate(self.simple)
-            for i, j in product(range(n), repeat=2)
+            for i, j in combinations(range(n), 2)
             if place != factor or not {i, j} & set(inside)
-        }
-        sizes.discard(Fraction(0))
-        if sizes:
-            scale = 1 / min(sizes)
-        elif any(row[: self.rank - self.groups.count(1)]):
+        } - {0}
+        if not sizes and any(row[: self.rank - self.groups.count(1)]):
             return None
-        else:
-            scale = 1 / (min(abs(x) for x in row if x) * self.unit)
-        unit = lcm(*((x * scale).denominator for x in row))
-        return tuple(int(x * scale * unit) for x in row), unit
+        unit = min(sizes) if sizes else min(abs(x) for x in row if x) * self.unit
+        common = gcd(unit, *row)
+        return tuple(x // common for x in row), unit // common
 
     def _root(self, factor: int, i: int, j: int) -> Row:
         """e_i - e_j in Dynkin labels, among those of all factors."""
         n, before = self.simple[factor], sum(m - 1 for m in self.simple[:factor])
-        row = [Fraction(0)] * self.rank
+        row = [0] * self.rank
         for place in range(n - 1):
-            row[before + place] = Fraction((i == place) - (j == place) - (i == place + 1) + (j == place + 1))
+            row[before + place] = (i == place) - (j == place) - (i == place + 1) + (j == place + 1)
         return tuple(row)
 
     @cached_property
     def mixer(self) -> tuple[int, ...]:
         """A random mixture of the unbroken generators: one number that tells their charges apart."""
         rng = random.Random(7)
-        mixture = [Fraction(0)] * self.rank
-        for row in self.unbroken:
-            part = rng.getrandbits(64) * lcm(*(x.denominator for x in row))
-            mixture = [m + part * x for m, x in zip(mixture, row, strict=True)]
-        return tuple(map(int, mixture))
+        parts = tuple(rng.getrandbits(64) for _ in self.unbroken)
+        return tuple(
+            sum(part * row[i] for part, row in zip(parts, self.unbroken, strict=True)) for i in range(self.rank)
+        )
 
     def key_of(self, charges: tuple[int, ...]) -> int:
         """What U(1) charges add to the key of each component."""
@@ -180,34 +177,60 @@ FAMILIAR = {((0, 0), 3), ((0, 0), -3), ((1, 0), 2), ((1, 0), -1), ((0, 1), -2), 
 @lru_cache(maxsize=65_536)
 def _components(breaking: Breaking, reps: tuple[str, ...]) -> tuple[Component, ...]:
     """Highest and lowest components of each unbroken multiplet: the others share their mass."""
-    spaces = [raising(n, find_rep(n, name))[1] for n, name in zip(breaking.simple, reps, strict=True)]
+    sides: tuple[list[Component], list[Component]] = ([], [])
     electric = breaking.electric[0] if breaking.electric else (0,) * breaking.rank
+    for highest, found in zip((True, False), sides, strict=True):
+        # Factor by factor: what is extreme in each is extreme in all.
+        parts: list[tuple[int, int, int, tuple[int, ...], tuple[int, ...]]] = [(0, 0, 0, (), ())]
+        start = 0
+        for factor, (n, name) in enumerate(zip(breaking.simple, reps, strict=True)):
+            size, ends = _extremes(n, name, breaking.blocks_of(factor), highest)
+            mixer, charges = breaking.mixer[start : start + n - 1], electric[start : start + n - 1]
+            told = [(i, _whole(mixer, w), _whole(charges, w), own, other) for i, w, own, other in ends]
+            parts = [
+                (place * size + i, key + k, charge + c, labels + own, conjugates + other)
+                for place, key, charge, labels, conjugates in parts
+                for i, k, c, own, other in told
+            ]
+            start += n - 1
+        for place, key, charge, labels, conjugates in parts:
+            side = _side(labels, conjugates, highest)
+            if side is not None:
+                color = (labels[0], labels[1]) if breaking.color else (0, 0)
+                found.append(Component(place, side, key, color, charge))
+    return tuple(sides[0] + sides[1])
+
+
+@lru_cache(maxsize=65_536)
+def _extremes(
+    n: int, name: str, blocks: tuple[tuple[int, ...], ...], highest: bool
+) -> tuple[int, list[tuple[int, Weight, tuple[int, ...], tuple[int, ...]]]]:
+    """The dimension; and (place, weight, labels under the unbroken blocks, those of the conjugate) of the extremes."""
     found = []
-    for place, parts in enumerate(product(*spaces)):
-        weight: Weight = sum(parts, ())
-        labels = [[sum(parts[factor][i:j]) for i, j in pairwise(block)] for factor, block in breaking.blocks]
-        side = _side([x for label in labels for x in label], [x for label in labels for x in label[::-1]])
-        if side is not None:
-            key = sum(m * w for m, w in zip(breaking.mixer, weight, strict=False))
-            charge = sum(m * w for m, w in zip(electric, weight, strict=False))
-            color = (labels[0][0], labels[0][1]) if breaking.color else (0, 0)
-            found.append(Component(place, side, key, color, charge))
-    return tuple(found)
+    weights = raising(n, find_rep(n, name))[1]
+    for place, weight in enumerate(weights):
+        labels = [[sum(weight[i:j]) for i, j in pairwise(block)] for block in blocks]
+        flat = tuple(x for label in labels for x in label)
+        if all(x >= 0 if highest else x <= 0 for x in flat):
+            found.append((place, weight, flat, tuple(x for label in labels for x in label[::-1])))
+    return len(weights), found
 
 
-def _side(labels: list[int], conjugate_labels: list[int]) -> int | None:
+def _whole(row: tuple[int, ...], weight: Weight) -> int:
+    return sum([m * w for m, w in zip(row, weight, strict=True)])
+
+
+def _side(labels: tuple[int, ...], conjugates: tuple[int, ...], highest: bool) -> int | None:
     """A multiplet and its conjugate show the same mass: the one with the larger labels is the row."""
     if not any(labels):
-        return 0
-    if all(x >= 0 for x in labels) and labels >= conjugate_labels:
-        return 1
-    if all(x <= 0 for x in labels) and labels <= conjugate_labels:
-        return -1
-    return None
+        return 0 if highest else None  # it is both: told once
+    if highest:
+        return 1 if labels >= conjugates else None
+    return -1 if labels <= conjugates else None
 
 
 def null_space(rows: Sequence[Row], width: int) -> list[Row]:
-    """Vectors that every row annihilates, exactly."""
+    """Vectors that every row annihilates, in whole numbers."""
     matrix = [list(row) for row in rows]
     pivots: list[int] = []
     for column in range(width):
@@ -216,19 +239,19 @@ def null_space(rows: Sequence[Row], width: int) -> list[Row]:
             continue
         top = len(pivots)
         matrix[top], matrix[at] = matrix[at], matrix[top]
-        matrix[top] = [x / matrix[top][column] for x in matrix[top]]
-        for i in range(len(matrix)):
-            if i != top and matrix[i][column]:
-                matrix[i] = [x - matrix[i][column] * y for x, y in zip(matrix[i], matrix[top], strict=True)]
+        pivot = matrix[top]
+        for i, row in enumerate(matrix):
+            if i != top and row[column]:
+                mixed = [x * pivot[column] - row[column] * y for x, y in zip(row, pivot, strict=True)]
+                common = gcd(*mixed) or 1
+                matrix[i] = [x // common for x in mixed]
         pivots.append(column)
+    scale = lcm(*(matrix[i][column] for i, column in enumerate(pivots)))
     result = []
     for free in (c for c in range(width) if c not in pivots):
-        vector = [Fraction(int(c == free)) for c in range(width)]
-        for i, pivot in enumerate(pivots):
-            vector[pivot] = -matrix[i][free]
-        result.append(tuple(vector))
+        vector = [scale * (c == free) for c in range(width)]
+        for i, column in enumerate(pivots):
+            vector[column] = -matrix[i][free] * scale // matrix[i][column]
+        common = gcd(*vector)
+        result.append(tuple(x // common for x in vector))
     return result
-
-
-def _dot(a: Row, b: Row) -> Fraction:
-    return sum((x * y for x, y in zip(a, b, strict=True)), Fraction(0))

@@ -29,7 +29,7 @@ ALWAYS = {"anomalies": 1.0, "exotics": 1.0, "invariance": 0.5, "length": 0.01}
 PHASES: tuple[Mapping[str, Any], ...] = (
     {"name": "consistent", "weights": {**ALWAYS, "content": 0.5}},
     {"name": "rich", "open_at": 0.5, "weights": {**ALWAYS, "content": 1.0, "novelty": 0.5}},
-    {"name": "new", "open_at": 0.8, "weights": {**ALWAYS, "content": 0.5, "novelty": 1.0}},
+    {"name": "new", "open_at": 0.8, "weights": {**ALWAYS, "content": 0.5, "novelty": 0.7}},
 )
 
 HEADER = "BOS GAUGE_GROUPS NUM_GAUGE"
