@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from coterie import GRPOConfig, GRPOTrainer
+from coterie.build import settle
 from coterie.config import ConfigError, parse_settings, read_toml
 from coterie.engines.torch.learner import score_places
 from coterie.engines.torch.transformer import Cache, PolicyShape, Transformer
@@ -193,7 +194,8 @@ def test_every_example_can_be_read_and_explained(path: Path) -> None:
     settings.pop("tune", None)
     config = parse_settings(settings, world_fields(settings["world"]))
     assert {name for name in settings if name != "world_options"} <= GRPOConfig.model_fields.keys(), "no aliases here"
-    text = explain(config, load_world(config.world, config.world_options))
+    world = load_world(config.world, config.world_options)
+    text = explain(settle(config, world), world)
     assert f"{config.prompts_per_step} tasks x {config.group_size} answers" in text
 
 
