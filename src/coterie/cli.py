@@ -18,6 +18,7 @@ from coterie.worlds.base import LanguageError
 from coterie.worlds.bricks.export import ExportError
 from coterie.worlds.bricks.structure import BrickError
 from coterie.worlds.load import WORLDS, WorldError, world_fields
+from coterie.worlds.machines.export import MachineExportError
 
 HELP = """\
 Coterie trains generators to make things that can be checked.
@@ -31,7 +32,7 @@ Coterie trains generators to make things that can be checked.
   coterie plot RUN                               draw a run's curves
   coterie explain WORLD | FILE.toml              a configuration in words: arithmetic, formulas, memory, warnings
   coterie tune FILE.toml --trials N              search settings over named ranges
-  coterie export FILE --to OUT.ldr|.html|.png    a brick structure for others
+  coterie export FILE --to OUT.ldr|.html|.png    a brick structure or a machine for others
   coterie demo                                   train bricks on this machine and show the result
 
 Worlds: {worlds}. `coterie COMMAND --help` says more; `coterie --version` tells the version.
@@ -61,6 +62,7 @@ MISTAKES = (
     LanguageError,
     BrickError,
     ExportError,
+    MachineExportError,
     OutOfStep,
     MissingExtra,
 )
@@ -95,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ImportError,
         BrickError,
         ExportError,
+        MachineExportError,
     ) as error:
         print(f"coterie: {error}", file=sys.stderr)
         return 2

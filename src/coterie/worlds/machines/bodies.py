@@ -202,15 +202,15 @@ class _Maker:
         if number in self.broken:
             return
         length = float(np.linalg.norm(ends[1] - ends[0]))
-        tendon = self.spec.add_tendon(name=name_of(number))
-        for end in range(2):
-            tendon.wrap_site(f"{name_of(number)}.{end}")
+        how: dict[str, Any]
         if block.motion is Motion.BAND:
-            tendon.stiffness, tendon.damping = [block.stiffness, 0, 0], [block.damping, 0, 0]
-            tendon.springlength = [0.0, REST * length]
+            how = {"stiffness": block.stiffness, "damping": block.damping, "springlength": [0.0, REST * length]}
         else:
             shortest = max(length - PLAY, 0.0) if block.motion is Motion.STRUT else 0.0
-            tendon.limited, tendon.range = 1, [shortest, length + PLAY]
+            how = {"limited": 1, "range": [shortest, length + PLAY]}
+        tendon = self.spec.add_tendon(name=name_of(number), **how)
+        for end in range(2):
+            tendon.wrap_site(f"{name_of(number)}.{end}")
         self.watched.append(number)
 
     def add_load(self) -> None:

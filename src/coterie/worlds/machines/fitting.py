@@ -53,8 +53,14 @@ class Fitting:
         self.bounds = np.zeros((2, 3, rows), np.int16)
         low, high = (np.array(corner, np.int16)[:, None] for corner in shape_of(ROOT, 0)[:2])
         everywhere = np.arange(rows)
-        self._add(everywhere, np.full(rows, len(KINDS)), np.zeros((3, rows), np.int16), np.zeros(rows, np.int64),
-                  np.repeat(low, rows, 1), np.repeat(high, rows, 1))
+        self._add(
+            everywhere,
+            np.full(rows, len(KINDS)),
+            np.zeros((3, rows), np.int16),
+            np.zeros(rows, np.int64),
+            np.repeat(low, rows, 1),
+            np.repeat(high, rows, 1),
+        )
 
     @property
     def used(self) -> int:
@@ -63,7 +69,7 @@ class Fitting:
 
     def any_place(self) -> Bools:
         """[rows, kinds]: whether a block of this kind fits anywhere."""
-        return self.fits[:, : self.used].any(1)[:, SHAPE_OF]
+        return np.asarray(self.fits[:, : self.used].any(1))[:, SHAPE_OF]
 
     def places(self, kind: Ints) -> Bools:
         """[rows, slots]: where a block of the row's kind fits."""
@@ -124,7 +130,7 @@ class Fitting:
             meets &= low < box[1, axis, ..., None]
         inside = np.flatnonzero(EXEMPT[kind])  # what lies in a container may be in it
         meets[inside, :, :, number[inside]] = False
-        return ~meets.any(3)
+        return ~np.asarray(meets.any(3))
 
     def _keep_inside(self, rows: Ints) -> None:
         used = self.used

@@ -6,6 +6,7 @@ meter; every size and every face of the table is a whole number of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
@@ -123,6 +124,6 @@ def _add(a: Cell, b: Cell) -> Cell:
     return a[0] + b[0], a[1] + b[1], a[2] + b[2]
 
 
-def _cell(values: object) -> Cell:
-    x, y, z = values  # type: ignore[misc]
+def _cell(values: Iterable[int]) -> Cell:
+    x, y, z = values
     return x, y, z

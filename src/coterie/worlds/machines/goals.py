@@ -38,7 +38,9 @@ class Goal:
 
 def goals_of(kind: str) -> list[Goal]:
     """The variations of a kind; the first is the plain one, which bears the kind's own name."""
-    return list({"car": _cars, "catapult": _catapults, "climb": _climbs, "carry": _carries, "cross": _crossings}[kind]())
+    return list(
+        {"car": _cars, "catapult": _catapults, "climb": _climbs, "carry": _carries, "cross": _crossings}[kind]()
+    )
 
 
 def _cars() -> Iterator[Goal]:
@@ -84,7 +86,12 @@ def tasks_of(kinds: tuple[str, ...], split: str) -> list[Task]:
     for kind in kinds:
         for i, goal in enumerate(goals_of(kind)):
             if (i % HELD_OUT_EVERY == HELD_OUT_EVERY - 1) == (split == "heldout"):
-                tags = {"kind": kind, "terrain": goal.scene.terrain, "hard": goal.hard, "target": goal.target}
+                tags: dict[str, float | str] = {
+                    "kind": kind,
+                    "terrain": goal.scene.terrain,
+                    "hard": goal.hard,
+                    "target": goal.target,
+                }
                 tasks.append(Task(kind if i == 0 else goal.name, goal.words, {"goal": goal}, tags))
     return tasks
 

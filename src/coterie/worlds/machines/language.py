@@ -82,7 +82,9 @@ class MachineLanguage:
             if BLOCKS[part.kind].two_ended:
                 tokens += [self._ids[TO], parent_at + part.parent_b, face_at + part.face_b]
         if len(tokens) >= self.max_tokens:
-            raise LanguageError(f"the machine has more than max_blocks = {self.max_blocks} blocks (two-ended: two each)")
+            raise LanguageError(
+                f"the machine has more than max_blocks = {self.max_blocks} blocks (two-ended: two each)"
+            )
         return [*tokens, END]
 
     def decode(self, tokens: Sequence[int]) -> str:

@@ -17,7 +17,7 @@ from coterie.worlds.machines.tree import Machine, TreeError
 Numbers = NDArray[np.float64]
 
 SECONDS, DT, EVERY = 5.0, 0.005, 0.2
-CHUNK = 0.5  # seconds between looks at the attachments
+CHUNK = 1.0  # seconds between looks at the attachments
 DEEPEST = 0.01  # m that things may be in each other at the start
 FARTHEST, FASTEST = 500.0, 200.0  # m and m/s, beyond which physics has blown up
 SUSTAINED = 4  # steps in a row over its limit, that an attachment does not survive
@@ -63,7 +63,7 @@ def simulate(machine: Machine, scene: Scene, seconds: float = SECONDS, dt: float
     rows = np.arange(0, steps + 1, per_row)
     first = next((i for i, part in enumerate(machine.parts) if part.kind == BOULDER), None)
     return Run(
-        times=rows * dt,
+        times=np.asarray(rows * dt, np.float64),
         root=_track(stretches, rows, ROOT_NAME),
         boulder=_track(stretches, rows, name_of(first)) if first is not None else None,
         load=_track(stretches, rows, LOAD_NAME) if scene.load_mass else None,
@@ -81,9 +81,7 @@ def _begin(built: Built) -> Any:
     return data
 
 
-def _roll(
-    machine: Machine, built: Built, data: Any, at: int, steps: int, chunk: int
-) -> tuple[Stretch, list[int]]:
+def _roll(machine: Machine, built: Built, data: Any, at: int, steps: int, chunk: int) -> tuple[Stretch, list[int]]:
     """Go on until something breaks or the time is up."""
     mujoco = require("mujoco", "machines")
     kind = mujoco.mjtState.mjSTATE_FULLPHYSICS.value
@@ -97,24 +95,33 @@ def _roll(
         measured = np.empty((1, count, model.nsensordata))
         following = states[None, done + 1 : done + 1 + count]
         warm = data.qacc_warmstart[None].copy()
-        roller.rollout(model, data, states[None, done], nstep=count, state=following, sensordata=measured,
-                       initial_warmstart=warm)
+        roller.rollout(
+            model, data, states[None, done], nstep=count, state=following, sensordata=measured, initial_warmstart=warm
+        )
         _check(model, data, following[0])
-        loads = _loads(machine, built, measured[0])
-        for step, exceeded in enumerate(loads):
-            over = np.where(exceeded, over + 1, 0)
-            if (over >= SUSTAINED).any():
-                end = done + step + 1
-                failing = [built.watched[i] for i in np.flatnonzero(over >= SUSTAINED)]
-                return Stretch(built, at, states[: end + 1]), failing
+        ends_at, over = _first_break(_loads(machine, built, measured[0]), over)
+        if ends_at is not None:
+            failing = [built.watched[i] for i in np.flatnonzero(over >= SUSTAINED)]
+            return Stretch(built, at, states[: done + ends_at + 1]), failing
         done += count
     return Stretch(built, at, states), []
+
+
+def _first_break(exceeded: NDArray[np.bool_], over: NDArray[np.int64]) -> tuple[int | None, NDArray[np.int64]]:
+    """After how many of these steps something gives way, and how many steps each was over its limit by then."""
+    if not exceeded.any():
+        return None, np.zeros_like(over)
+    for step, row in enumerate(exceeded):
+        over = np.where(row, over + 1, 0)
+        if (over >= SUSTAINED).any():
+            return step + 1, over
+    return None, over
 
 
 def _check(model: Any, data: Any, states: Numbers) -> None:
     """Physics that blew up earns nothing."""
     positions, velocities = states[:, 1 : 1 + model.nq], states[:, 1 + model.nq : 1 + model.nq + model.nv]
-    if any(warning.number for warning in data.warning):
+    if data.warning.number.any():
         raise TreeError("physics", "the simulation became unstable")
     if not np.isfinite(states).all() or np.abs(velocities).max(initial=0.0) > FASTEST:
         raise TreeError("physics", f"something moved faster than {FASTEST:g} m/s or rad/s")

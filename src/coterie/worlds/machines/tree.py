@@ -76,7 +76,9 @@ def _read_block(number: int, block: Any) -> Part:
         raise TreeError("keys", f"block {number} is not an object with {', '.join(SINGLE_KEYS)}")
     kind = block.get("id")
     if not isinstance(kind, str) or kind not in BLOCKS:
-        raise TreeError("block", f'block {number}: "id" is {str(kind)[:20]!r}; write one of {", ".join(BLOCKS)} as a text')
+        raise TreeError(
+            "block", f'block {number}: "id" is {str(kind)[:20]!r}; write one of {", ".join(BLOCKS)} as a text'
+        )
     keys = DOUBLE_KEYS if BLOCKS[kind].two_ended else SINGLE_KEYS
     if block.keys() != set(keys):
         raise TreeError("keys", f"block {number} is a {BLOCKS[kind].name}: its keys are {', '.join(keys)}")

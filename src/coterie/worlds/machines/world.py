@@ -5,20 +5,28 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, overload
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
-from PIL.Image import Image
 
+from coterie.extras import require
 from coterie.rollouts import Score, Task
 from coterie.worlds.base import Example, World
 from coterie.worlds.machines.blocks import BLOCKS
 from coterie.worlds.machines.goals import KINDS, LEVELS, goal_of, tasks_of
 from coterie.worlds.machines.language import MachineLanguage
 from coterie.worlds.machines.making import make_machine
-from coterie.worlds.machines.picture import draw_machine
 from coterie.worlds.machines.reward import Scoring, invalid, judge
 from coterie.worlds.machines.tree import LARGEST, TreeError, print_machine, read_machine
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+def hand_built(name: str) -> str:
+    """The JSON of a machine that people made: car, catapult or trebuchet. No policy learns from these."""
+    return Path(__file__).with_name("data").joinpath(f"{name}.json").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,7 @@ class MachinesWorld(World):
         ):
             if wrong:
                 raise ValueError(told)
+        require("mujoco", "machines")  # before anything is sampled, and once for all workers
 
     def tasks(self, split: str) -> Sequence[Task]:
         return self._splits[split]
@@ -80,6 +89,8 @@ class MachinesWorld(World):
         return MadeExamples(self)
 
     def picture(self, task: Task, answer: str) -> Image | None:
+        from coterie.worlds.machines.picture import draw_machine
+
         try:
             machine = read_machine(answer)
         except TreeError:
