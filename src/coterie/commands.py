@@ -263,7 +263,8 @@ def score(words: Words) -> int:
 coterie score WORLD FILE… [--prompt TEXT | --task ID] [--json]
 
 Judges one answer a file. With --prompt (a task's prompt or id) the answer is held against what was asked; --task must
-be a task of the world. --json prints one object a file: {"file", "total", "valid", "success", "parts", "note", "seconds"}.
+be a task of the world. --json prints one object a file: {"file", "total", "valid", "success", "parts", "note",
+"seconds"}.
 
   coterie score bricks tower.txt bridge.txt --json
   coterie score machines car.json --task car

@@ -101,13 +101,13 @@ def _bowl(axes: Numbers, x: float, y: float, z: float) -> list[tuple[Triple, Tri
 
 def resting(machine: Machine) -> tuple[Numbers, Numbers]:
     """[bodies, 3] middles and [two-ended, 2, 3] ends at the start, the lowest point on the ground."""
-    lift = -min(place.low[1] for place in machine.places if place) / UNIT
-    middles = np.array([to_mujoco(place.middle) for place in machine.places if place]) + [0.0, 0.0, lift]
+    lift = np.array([0.0, 0.0, -min(place.low[1] for place in machine.places if place) / UNIT])
+    middles = np.array([to_mujoco(place.middle) for place in machine.places if place]) + lift
     ends = []
     for part, place in zip(machine.parts, machine.places, strict=True):
         if place is None:
             pair = ((part.parent, part.face), (part.parent_b, part.face_b))
-            ends.append([_face_point(machine, parent, face) + [0.0, 0.0, lift] for parent, face in pair])
+            ends.append([_face_point(machine, parent, face) + lift for parent, face in pair])
     return middles, np.array(ends).reshape(-1, 2, 3)
 
 

@@ -9,12 +9,13 @@ import numpy as np
 
 from coterie.rollouts import Task
 from coterie.worlds.machines.blocks import BLOCKS, ROOT, Motion
-from coterie.worlds.machines.frames import FACINGS
+from coterie.worlds.machines.frames import FACINGS, turn
 from coterie.worlds.machines.goals import goal_of
 from coterie.worlds.machines.making import make_machine
 from coterie.worlds.machines.tree import ENVELOPE, Machine, lay_out, print_machine
 
 WHERE = {"z+": "forward", "z-": "backward", "x+": "to the right", "x-": "to the left", "y+": "up", "y-": "down"}
+SIDE = {"up": "top", "down": "underside", "left": "left side", "right": "right side"}
 DOES = {
     Motion.RIGID: "does not move",
     Motion.WHEEL: "spins about its front axis",
@@ -50,36 +51,40 @@ def describe(machine: Machine) -> str:
         face = BLOCKS[machine.parts[part.parent].kind].faces[part.face].direction
         x, y, z = place.middle
         lines.append(
-            f"Block {number}, a {name}, is on the {face} of block {part.parent} (face {part.face}); it points "
+            f"Block {number}, a {name}, is on the {SIDE.get(face, face)} of block {part.parent} (face {part.face}); it points "
             f"{WHERE[FACINGS[place.facing]]} and its middle is at ({x:g}, {y:g}, {z:g})."
         )
     return "\n".join(lines)
 
 
+RULES = """\
+Write a JSON list of blocks in building order. The first is always
+{root}
+Every other block has "id" (its kind, a text), "order_id" (its place in the list), "parent" (the order_id of
+an earlier block) and "bp_id" (a free face of that block). Blocks that join two faces have "parent_a", "bp_id_a",
+"parent_b" and "bp_id_b" instead, and leave the faces free.
+
+The starting block faces z+; x is to its right, y is up. A child faces the way its face points:
+{turns}
+Nothing else is turned. Blocks must not overlap, and the machine is at most {x:g} m wide, {y:g} m high, {z:g} m long.
+"""
+
+
 def instruction(task: Task, allowed: Collection[str]) -> str:
     """A whole prompt for a language model."""
     x, y, z = ENVELOPE
-    lines = [
-        f"Design a machine: {task.prompt}. {_wanted(task)}",
-        "",
-        "Write a JSON list of blocks in building order. The first is always",
-        f'{{"id": "{ROOT}", "order_id": 0, "parent": -1, "bp_id": -1}}',
-        'Every other block has "id" (its kind, a text), "order_id" (its place in the list), "parent" (the order_id of an '
-        'earlier block) and "bp_id" (a free face of that block). Blocks that join two faces have "parent_a", "bp_id_a", '
-        '"parent_b" and "bp_id_b" instead and leave the faces free.',
-        "",
-        "The starting block faces z+; x is to its right, y is up. A child faces the way its face points: on a block that "
-        "faces z+ left is x-, right x+, up y+, down y-; z-: left x+, right x-, up y+, down y-; x+: left z+, right z-, "
-        "up y+, down y-; x-: left z-, right z+, up y+, down y-; y+: left x-, right x+, up z-, down z+; y-: left x-, "
-        "right x+, up z+, down z-. Nothing else is turned.",
-        f"Blocks must not overlap, and the machine is at most {x:g} m wide, {y:g} m high and {z:g} m long.",
-        "",
-        "Blocks:",
-        *(_block_line(kind) for kind in BLOCKS if kind in allowed),
-        "",
-        "Think in words first, then give the list between ```json and ```.",
-    ]
-    return "\n".join(lines)
+    sides = ("left", "right", "up", "down")
+    turns = "\n".join(
+        f"on a block that faces {facing}, {', '.join(f'{side} is {FACINGS[turn(i, side)]}' for side in sides)};"
+        for i, facing in enumerate(FACINGS)
+    )
+    root = json.dumps({"id": ROOT, "order_id": 0, "parent": -1, "bp_id": -1})
+    blocks = "\n".join(_block_line(kind) for kind in BLOCKS if kind in allowed)
+    return (
+        f"Design a machine: {task.prompt}. {_wanted(task)}\n\n"
+        f"{RULES.format(root=root, turns=turns, x=x, y=y, z=z)}\nBlocks:\n{blocks}\n\n"
+        "Think in words first, then give the list between ```json and ```."
+    )
 
 
 def _wanted(task: Task) -> str:
@@ -87,7 +92,7 @@ def _wanted(task: Task) -> str:
         "car": "After 5 seconds the starting block should be as far away as possible.",
         "catapult": "The boulder should fly far and rise above 3 m; it must be thrown, not carried.",
         "climb": "After 5 seconds the starting block should be far forward, on top of the step.",
-        "carry": "A box lies on the machine above the starting block; after 5 seconds it should be far away, still aboard.",
+        "carry": "A box lies on top of the machine; after 5 seconds it should be far away and still aboard.",
         "cross": "After 5 seconds the starting block should be far forward, beyond the gap.",
     }[goal_of(task).kind]
 
