@@ -166,7 +166,7 @@ def _carry_over(machine: Machine, stretch: Stretch, again: Built) -> Any:
         joint = data.joint(name)
         if free and not was_free:
             body, velocity = old.body(name), np.zeros(6)
-            mujoco.mj_objectVelocity(before, old, mujoco.mjtObj.mjOBJ_BODY, body.id, velocity, 0)
+            mujoco.mj_objectVelocity(before, old, mujoco.mjtObj.mjOBJ_XBODY, body.id, velocity, 0)
             joint.qpos[:] = [*body.xpos, *body.xquat]
             turning = np.zeros(3)
             mujoco.mju_rotVecQuat(turning, velocity[:3], body.xquat * [1, -1, -1, -1])

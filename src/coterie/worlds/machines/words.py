@@ -51,8 +51,8 @@ def describe(machine: Machine) -> str:
         face = BLOCKS[machine.parts[part.parent].kind].faces[part.face].direction
         x, y, z = place.middle
         lines.append(
-            f"Block {number}, a {name}, is on the {SIDE.get(face, face)} of block {part.parent} (face {part.face}); it points "
-            f"{WHERE[FACINGS[place.facing]]} and its middle is at ({x:g}, {y:g}, {z:g})."
+            f"Block {number}, a {name}, is on the {SIDE.get(face, face)} of block {part.parent} (face {part.face}); "
+            f"it points {WHERE[FACINGS[place.facing]]} and its middle is at ({x:g}, {y:g}, {z:g})."
         )
     return "\n".join(lines)
 
