@@ -30,7 +30,6 @@ BASE: dict[str, Any] = {
     "prompts_per_step": 4,
     "group_size": 64,
     "minibatch_size": 64,
-    "learning_rate": 1.5e-3,
     "schedule": "constant",
     "warmup_steps": 3,
     "max_grad_norm": 0.5,
@@ -51,6 +50,11 @@ BEST_OF = 64
 
 def settings_of(kinds: str, seed: int) -> dict[str, Any]:
     return {**BASE, "seed": seed, "world_options": {"kinds": kinds}}
+
+
+def slug(*names: Any) -> str:
+    """A file's name of an arm's number, a kind, a rate, a seed."""
+    return "-".join(str(name).replace(" ", "-") for name in names)
 
 
 def cold_start(kinds: str, seed: int, steps: int, out: Path) -> None:
@@ -83,12 +87,17 @@ def judge(trainer: Any, num_tasks: int) -> dict[str, Any]:
     }
 
 
-def run_arm(arm: str, kinds: str, seed: int, base: Path, result: Path, options: argparse.Namespace) -> None:
+def run_arm(arm: str, kinds: str, rate: str, seed: int, base: Path, result: Path, options: argparse.Namespace) -> None:
     """Train one arm from its cold start and write what it came to at each milestone."""
     from coterie import GRPOConfig, GRPOTrainer
 
     config = GRPOConfig(
-        **settings_of(kinds, seed), **ARMS[arm], steps=options.steps, cold_start_steps=0, start_from=str(base)
+        **settings_of(kinds, seed),
+        **ARMS[arm],
+        learning_rate=float(rate),
+        steps=options.steps,
+        cold_start_steps=0,
+        start_from=str(base),
     )
     trainer = GRPOTrainer(config)
     begun, milestones = time.time(), [judge_at(trainer, options)]
@@ -98,11 +107,12 @@ def run_arm(arm: str, kinds: str, seed: int, base: Path, result: Path, options: 
             milestones[-1].setdefault("train_reward", metrics["reward"])
             if trainer.progress.step % options.every == 0 or trainer.progress.step == options.steps:
                 milestones.append(judge_at(trainer, options))
-                result.write_text(json.dumps({"arm": arm, "kinds": kinds, "seed": seed, "milestones": milestones}))
+                told = {"arm": arm, "kinds": kinds, "rate": rate, "seed": seed, "milestones": milestones}
+                result.write_text(json.dumps(told))
             if time.time() > options.until:
-                print(f"{arm}, {kinds}, seed {seed}: out of time at step {trainer.progress.step}", flush=True)
+                print(f"{arm}, {kinds}, {rate}, seed {seed}: out of time at step {trainer.progress.step}", flush=True)
                 return
-    print(f"{arm}, {kinds}, seed {seed}: {time.time() - begun:.0f} s, {milestones[-1]['best']:.2f}", flush=True)
+    print(f"{arm}, {kinds}, {rate}, seed {seed}: {time.time() - begun:.0f} s, {milestones[-1]['best']:.2f}", flush=True)
 
 
 def judge_at(trainer: Any, options: argparse.Namespace) -> dict[str, Any]:
@@ -137,9 +147,11 @@ def table(results: list[dict[str, Any]], kinds: str) -> str:
     first = {r["seed"]: r["milestones"][0] for r in mine}
     lines.append(line("cold start", list(first.values())))
     for arm in ARMS:
-        rows = [next(m for m in r["milestones"] if m["step"] == reached) for r in mine if r["arm"] == arm]
-        if rows:
-            lines.append(line(arm, rows))
+        for rate in dict.fromkeys(r["rate"] for r in mine):
+            runs = [r for r in mine if (r["arm"], r["rate"]) == (arm, rate)]
+            rows = [next(m for m in r["milestones"] if m["step"] == reached) for r in runs]
+            if rows:
+                lines.append(line(f"{arm}, learning rate {rate}", rows))
     return "\n".join(lines)
 
 
@@ -152,7 +164,7 @@ def champions(results: list[dict[str, Any]], out: Path) -> None:
             ]
             if seen:
                 best = max(seen, key=lambda champion: champion["total"])
-                name = f"best-{kinds.replace(' ', '-')}-{number}-{ARMS[arm]['advantage']}"
+                name = slug("best", kinds, number, ARMS[arm]["advantage"])
                 (out / f"{name}.json").write_text(best["answer"] + "\n")
                 (out / f"{name}.txt").write_text(f"{arm}: {best['total']:.3f} on {best['task']}\n")
 
@@ -165,6 +177,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--tasks", type=int, default=10, help="held-out tasks a milestone")
     parser.add_argument("--cold-start-steps", type=int, default=250)
     parser.add_argument("--kinds", nargs="*", default=["car", "catapult"], help="one study for each")
+    parser.add_argument("--rates", nargs="*", default=["5e-4", "1.5e-3"], help="learning rates; each arm with each")
     parser.add_argument("--arms", nargs="*", choices=[*ARMS], default=[*ARMS])
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="runs at a time")
     parser.add_argument("--minutes", type=float, default=600.0, help="after which runs stop at their next step")
@@ -183,33 +196,36 @@ def main() -> None:
         cold_start(kinds, int(seed), options.cold_start_steps, Path(base))
         return
     if options.part:
-        arm, kinds, seed, base, result = options.part
-        run_arm(arm, kinds, int(seed), Path(base), Path(result), options)
+        arm, kinds, rate, seed, base, result = options.part
+        run_arm(arm, kinds, rate, int(seed), Path(base), Path(result), options)
         return
 
     def child(*part: str) -> None:
         shared = {name: getattr(options, name) for name in ("steps", "every", "tasks", "cold_start_steps", "until")}
         words = [f"--{name.replace('_', '-')}={value}" for name, value in shared.items()]
         command = [sys.executable, __file__, *words, "--part", *part]
-        subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        done = subprocess.run(command, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        if done.returncode:  # the others go on; the table says how many seeds each row has
+            print(f"{part} failed with exit code {done.returncode}", file=sys.stderr, flush=True)
 
     options.out.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(options.workers) as pool:
-        bases = {
-            (k, s): options.out / f"cold-{k.replace(' ', '-')}-{s}" for k in options.kinds for s in range(options.seeds)
-        }
+        seeds = range(options.seeds)
+        bases = {(kinds, seed): options.out / slug("cold", kinds, seed) for kinds in options.kinds for seed in seeds}
         missing = [(key, base) for key, base in bases.items() if not (base / "checkpoints" / "last").exists()]
         list(pool.map(lambda job: child("cold", job[0][0], str(job[0][1]), str(job[1])), missing))
+        # Seeds outermost: when time runs out, whole comparisons are done.
         jobs = [
-            (arm, kinds, seed, options.out / f"{i}-{kinds.replace(' ', '-')}-{seed}.json")
-            for seed in range(options.seeds)
+            (arm, kinds, rate, seed, options.out / f"{slug(number, kinds, rate, seed)}.json")
+            for seed in seeds
             for kinds in options.kinds
-            for i, arm in enumerate(ARMS)
+            for rate in options.rates
+            for number, arm in enumerate(ARMS)
             if arm in options.arms
         ]
-        todo = [job for job in jobs if not job[3].exists()]
-        list(pool.map(lambda job: child(job[0], job[1], str(job[2]), str(bases[job[1], job[2]]), str(job[3])), todo))
-    results = [json.loads(job[3].read_text()) for job in jobs if job[3].exists()]
+        todo = [job for job in jobs if not job[-1].exists()]
+        list(pool.map(lambda job: child(*map(str, job[:-1]), str(bases[job[1], job[3]]), str(job[-1])), todo))
+    results = [json.loads(job[-1].read_text()) for job in jobs if job[-1].exists()]
     (options.out / "results.json").write_text(json.dumps(results))
     champions(results, options.out)
     text = "\n\n".join(table(results, kinds) for kinds in options.kinds)

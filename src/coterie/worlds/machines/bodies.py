@@ -56,8 +56,10 @@ def build(machine: Machine, scene: Scene, broken: Collection[int] = (), dt: floa
     spec.option.timestep = dt
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     spec.option.gravity = scene.gravity_vector
-    # A jointed part may hit what carries it; parts without a joint between them are never tested.
-    spec.option.disableflags = int(mujoco.mjtDisableBit.mjDSBL_FILTERPARENT)
+    # A jointed part may hit what carries it; parts without a joint between them are never tested. One machine is
+    # one island, and looking for more costs time.
+    off = mujoco.mjtDisableBit
+    spec.option.disableflags = int(off.mjDSBL_FILTERPARENT) | int(getattr(off, "mjDSBL_ISLAND", 0))
     maker = _Maker(mujoco, spec, machine, scene, frozenset(broken))
     add_terrain(mujoco, spec, scene, machine_front(machine))
     for number in range(len(machine.parts)):

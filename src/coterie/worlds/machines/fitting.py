@@ -20,6 +20,7 @@ KINDS = tuple(kind for kind in BLOCKS if kind != ROOT)  # as the language number
 MOST_FACES = max(len(block.faces) for block in BLOCKS.values())
 SOLID = [kind for kind in KINDS if not BLOCKS[kind].two_ended]
 SIZES = list(dict.fromkeys(BLOCKS[kind].size for kind in SOLID))
+IS_SOLID = np.array([kind in SOLID for kind in KINDS])
 SHAPE_OF = np.array([SIZES.index(BLOCKS[kind].size) if kind in SOLID else 0 for kind in KINDS])
 LIMIT = np.array(to_units(ENVELOPE), np.int16)
 assert UNIT * max(ENVELOPE) * 4 < np.iinfo(np.int16).max
@@ -43,13 +44,17 @@ EXEMPT = np.array([kind == CONTAINER for kind in (*KINDS, ROOT)])
 class Fitting:
     """The slots of many machines. Boxes are split by corner and axis: [2, 3, rows, slots, shapes]."""
 
-    def __init__(self, rows: int, max_blocks: int) -> None:
+    def __init__(self, rows: int, max_blocks: int, wanted: Bools) -> None:
+        """`wanted` [kinds]: the shapes of other kinds are not followed; nobody may ask for them."""
         slots = max_blocks * MOST_FACES
+        followed = np.unique(SHAPE_OF[wanted & IS_SOLID]) if (wanted & IS_SOLID).any() else np.array([0])
+        self.boxes = BOXES[:, followed]
+        self.shape_of = np.clip(np.searchsorted(followed, SHAPE_OF), 0, len(followed) - 1)
         self.count = np.zeros(rows, np.int64)  # blocks so far, two-ended ones among them
         self.filled = np.zeros((2, 3, rows, max_blocks), np.int16)  # boxes of the placed blocks; empty: low = high = 0
         self.slot = np.full((4, rows, slots), -1, np.int16)  # place and facing of each slot
-        self.box = np.zeros((2, 3, rows, slots, len(SIZES)), np.int16)
-        self.fits = np.zeros((rows, slots, len(SIZES)), np.bool_)
+        self.box = np.zeros((2, 3, rows, slots, len(followed)), np.int16)
+        self.fits = np.zeros((rows, slots, len(followed)), np.bool_)
         self.bounds = np.zeros((2, 3, rows), np.int16)
         low, high = (np.array(corner, np.int16)[:, None] for corner in shape_of(ROOT, 0)[:2])
         everywhere = np.arange(rows)
@@ -69,11 +74,11 @@ class Fitting:
 
     def any_place(self) -> Bools:
         """[rows, kinds]: whether a block of this kind fits anywhere."""
-        return np.asarray(self.fits[:, : self.used].any(1))[:, SHAPE_OF]
+        return np.asarray(self.fits[:, : self.used].any(1))[:, self.shape_of]
 
     def places(self, kind: Ints) -> Bools:
         """[rows, slots]: where a block of the row's kind fits."""
-        return self.fits[np.arange(len(kind)), : self.used, SHAPE_OF[kind]]
+        return self.fits[np.arange(len(kind)), : self.used, self.shape_of[kind]]
 
     def faces(self) -> Bools:
         """[rows, slots]: every face, free or not."""
@@ -84,7 +89,7 @@ class Fitting:
         if len(rows) == 0:
             return
         base, facing = self.slot[:3, rows, slot], self.slot[3, rows, slot]
-        low, high = self.box[:, :, rows, slot, SHAPE_OF[kind]]
+        low, high = self.box[:, :, rows, slot, self.shape_of[kind]]
         self.fits[rows, slot] = False
         self._add(rows, kind, base, facing, low, high)
 
@@ -102,7 +107,7 @@ class Fitting:
         faces = np.moveaxis(FACES[kind, facing], 2, 0)  # [4, n, faces]
         there = faces[3] >= 0
         place = faces[:3] + base[:, :, None]
-        box = np.moveaxis(BOXES[faces[3]], (3, 4), (0, 1)) + place[None, :, :, :, None]  # [2, 3, n, faces, shapes]
+        box = np.moveaxis(self.boxes[faces[3]], (3, 4), (0, 1)) + place[None, :, :, :, None]  # [2, 3, n, faces, shapes]
         self.slot[:3, rows[:, None], slots], self.slot[3, rows[:, None], slots] = place, faces[3]
         self.box[:, :, rows[:, None], slots] = box
         self.fits[rows[:, None], slots] = there[:, :, None] & self._free(rows, number, kind, box)
@@ -114,7 +119,7 @@ class Fitting:
         """Slots whose box would meet the new block."""
         used = self.used
         mine = slice(None) if len(rows) == len(self.count) else rows
-        apart = np.zeros((len(rows), used, len(SIZES)), np.bool_)
+        apart = np.zeros((len(rows), used, self.fits.shape[2]), np.bool_)
         for axis in range(3):
             apart |= self.box[0, axis, mine, :used] >= high[axis][:, None, None]
             apart |= self.box[1, axis, mine, :used] <= low[axis][:, None, None]
