@@ -26,7 +26,7 @@ from coterie.worlds.machines.goals import goal_of
 from coterie.worlds.machines.making import make_machine
 from coterie.worlds.machines.tree import Part, print_machine
 
-ODD = ["", "99", None, True, 1.5, -1, 64, 10**30, [], {}]
+ODD: list[Any] = ["", "99", None, True, 1.5, -1, 64, 10**30, [], {}]
 
 
 def random_tree(rng: np.random.Generator) -> str:

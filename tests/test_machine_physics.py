@@ -266,7 +266,7 @@ def track(*rows: tuple[float, float, float]) -> Any:
 
 
 def run_of(boulder: Any, root: Any) -> Run:
-    return Run(np.arange(len(boulder)) * 0.2, root, boulder, None, (), ())
+    return Run(np.linspace(0.0, 0.2 * len(boulder), len(boulder)), root, boulder, None, (), ())
 
 
 def test_catapults_are_scored_as_published_by_hand() -> None:

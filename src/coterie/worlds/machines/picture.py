@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from coterie.worlds.machines.blocks import BLOCKS, BOULDER
 from coterie.worlds.machines.bodies import machine_front
 from coterie.worlds.machines.motion import Motion, record
 from coterie.worlds.machines.solids import Color, Numbers, Solid, band_colors, resting, solids_of
@@ -85,7 +86,7 @@ def save_gif(
     """The run as an animation at its own speed."""
     _, motion = record(machine, scene, every)
     views = draw_moments(machine, scene, motion, range(len(motion.times)), size)
-    frames = [view.quantize(48) for view in views]
+    frames = [view.quantize(32, dither=Image.Dither.NONE) for view in views]
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=round(1000 * every), loop=0)
 
 
@@ -96,8 +97,9 @@ def draw_moments(
     solids = solids_of(machine, bool(scene.load_mass))
     colors, front = band_colors(machine), machine_front(machine)
     large = (size[0] * OVERSAMPLING, size[1] * OVERSAMPLING)
-    still = any(part.kind == "36" for part in machine.parts)
-    fixed = look_at(motion.middles.reshape(-1, 3), large) if still else None
+    boulders = [s.body for s in solids if s.form == "ball" and s.size[0] == BLOCKS[BOULDER].size[0] / 2]
+    fixed = look_at(motion.middles.reshape(-1, 3), large) if boulders else None
+    subject = boulders[0] if boulders else -1 if scene.load_mass else 0  # whose way is told
     font = ImageFont.load_default(11 * OVERSAMPLING)
     pictures = []
     for row in rows:
@@ -111,7 +113,7 @@ def draw_moments(
         ends = motion.ends[row][whole]
         kept = [color for color, is_whole in zip(colors, whole, strict=True) if is_whole]
         _draw_solids(pen, camera, solids, middles, motion.turns[row], ends, kept)
-        way = float(np.linalg.norm(middles[0, :2] - motion.middles[0, 0, :2]))
+        way = float(np.linalg.norm(middles[subject, :2] - motion.middles[0, subject, :2]))
         pen.text((8, 4), f"{motion.times[row]:.1f} s   {way:.1f} m", INK, font)
         pictures.append(image.resize(size, Image.Resampling.LANCZOS))
     return pictures
