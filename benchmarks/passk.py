@@ -38,6 +38,7 @@ BASE: dict[str, Any] = {
     "device": "cpu",
     "threads": 1,
     "workers": 1,
+    "answer_limit_s": 60.0,  # many runs share the cores
 }
 ARMS: dict[str, dict[str, Any]] = {
     "standardized": {"advantage": "standardized"},

@@ -155,7 +155,9 @@ def test_made_machines_are_valid_and_survive_the_round_trip(seed: int, kind: str
     assert sum(part.kind == "2" for part in parts) <= 8
 
 
-VALUE: st.SearchStrategy[Any] = st.one_of(st.integers(-3, 70), st.sampled_from([*BLOCKS, "", "99", None, True, 1.5, [], {}, 10**30]))
+VALUE: st.SearchStrategy[Any] = st.one_of(
+    st.integers(-3, 70), st.sampled_from([*BLOCKS, "", "99", None, True, 1.5, [], {}, 10**30])
+)
 BLOCK = st.dictionaries(
     st.sampled_from(["id", "order_id", "parent", "bp_id", "parent_a", "bp_id_a", "parent_b", "bp_id_b", "x"]), VALUE
 )
