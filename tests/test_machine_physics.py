@@ -8,6 +8,7 @@ import multiprocessing
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import mujoco
@@ -305,6 +306,20 @@ def test_blow_ups_are_invalid_with_the_reason(monkeypatch: pytest.MonkeyPatch) -
     verdict = score(hand_built("car"))
     assert (verdict.total, verdict.valid, verdict.parts["invalid/physics"]) == (0.0, False, 1.0)
     assert "faster than 1 m/s" in verdict.note
+
+
+def test_what_mujoco_warns_of_is_a_reason_and_leaves_no_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # A band a billion times too stiff.
+    monkeypatch.chdir(tmp_path)
+    stiff = dict(BLOCKS) | {"9": replace(BLOCKS["9"], stiffness=3e11)}
+    monkeypatch.setattr("coterie.worlds.machines.bodies.BLOCKS", stiff)
+    with pytest.raises(TreeError) as caught:
+        simulate(CATAPULT, FLAT)
+    assert caught.value.reason == "physics"
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
 
 
 def test_made_examples_leave_much_to_learn() -> None:

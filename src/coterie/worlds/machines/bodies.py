@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,14 @@ LOAD = 0.45  # half the side of what is to be carried
 ROOT_NAME, LOAD_NAME = "block0", "load"
 
 
+@cache
+def load_mujoco() -> Any:
+    """MuJoCo, told to keep its warnings to itself: they are read from the data, and would go to a file in the way."""
+    mujoco = require("mujoco", "machines")
+    mujoco.set_mju_user_warning(lambda message: None)
+    return mujoco
+
+
 def to_mujoco(v: Any) -> tuple[float, float, float]:
     """A place or direction in MuJoCo's axes."""
     return float(v[2]), -float(v[0]), float(v[1])
@@ -51,7 +60,7 @@ class Built:
 
 def build(machine: Machine, scene: Scene, broken: Collection[int] = (), dt: float = 0.005) -> Built:
     """The machine on its terrain, resting on its lowest point; parts in `broken` have come loose."""
-    mujoco = require("mujoco", "machines")
+    mujoco = load_mujoco()
     spec = mujoco.MjSpec()
     spec.option.timestep = dt
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.extras import require
-from coterie.worlds.machines.bodies import LOAD_NAME, name_of
+from coterie.worlds.machines.bodies import LOAD_NAME, load_mujoco, name_of
 from coterie.worlds.machines.simulate import DT, Numbers, Run, simulate
 from coterie.worlds.machines.terrain import Scene
 from coterie.worlds.machines.tree import Machine
@@ -33,7 +32,7 @@ def record(machine: Machine, scene: Scene, every: float = 0.1) -> tuple[Run, Mot
     steps = np.arange(0, round(run.times[-1] / DT) + 1, round(every / DT))
     middles, turns = np.empty((len(steps), len(solid), 3)), np.empty((len(steps), len(solid), 9))
     ends = np.empty((len(steps), len(two_ended), 2, 3))
-    mujoco = require("mujoco", "machines")
+    mujoco = load_mujoco()
     for stretch in run.stretches:
         model = stretch.built.model
         data = mujoco.MjData(model)

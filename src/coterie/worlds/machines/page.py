@@ -23,11 +23,16 @@ EVERY = 0.05
 def draw_page(machine: Machine, scene: Scene, title: str) -> str:
     """One HTML file without any link to others."""
     run, motion = record(machine, scene, EVERY)
-    way = float(np.linalg.norm(run.root[-1, :2] - run.root[0, :2]))
+    ways = [("starting block", run.root), ("boulder", run.boulder), ("load", run.load)]
+    told = ", ".join(
+        f"the {name} ends {np.linalg.norm(track[-1, :2] - track[0, :2]):.2f} m away"
+        for name, track in ways
+        if track is not None
+    )
     front = machine_front(machine)
     shown: dict[str, Any] = {
         "title": title,
-        "told": f"{len(machine.parts)} blocks; the starting block ends {way:.2f} m away; {len(run.broken)} came loose.",
+        "told": f"{len(machine.parts)} blocks; {told}; {len(run.broken)} came loose.",
         "every": EVERY,
         "solids": [
             {

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from coterie.extras import require
 from coterie.worlds.machines.blocks import BLOCKS, BOULDER, Motion
-from coterie.worlds.machines.bodies import LOAD_NAME, ROOT_NAME, Built, build, name_of
+from coterie.worlds.machines.bodies import LOAD_NAME, ROOT_NAME, Built, build, load_mujoco, name_of
 from coterie.worlds.machines.terrain import Scene
 from coterie.worlds.machines.tree import Machine, TreeError
 
@@ -73,7 +73,7 @@ def simulate(machine: Machine, scene: Scene, seconds: float = SECONDS, dt: float
 
 
 def _begin(built: Built) -> Any:
-    mujoco = require("mujoco", "machines")
+    mujoco = load_mujoco()
     data = mujoco.MjData(built.model)
     mujoco.mj_forward(built.model, data)
     if data.ncon and (depth := -float(data.contact.dist.min())) > DEEPEST:
@@ -83,7 +83,7 @@ def _begin(built: Built) -> Any:
 
 def _roll(machine: Machine, built: Built, data: Any, at: int, steps: int, chunk: int) -> tuple[Stretch, list[int]]:
     """Go on until something breaks or the time is up."""
-    mujoco = require("mujoco", "machines")
+    mujoco = load_mujoco()
     kind = mujoco.mjtState.mjSTATE_FULLPHYSICS.value
     size, model = mujoco.mj_stateSize(built.model, kind), built.model
     states = np.empty((steps - at + 1, size))
@@ -98,8 +98,10 @@ def _roll(machine: Machine, built: Built, data: Any, at: int, steps: int, chunk:
         roller.rollout(
             model, data, states[None, done], nstep=count, state=following, sensordata=measured, initial_warmstart=warm
         )
-        _check(model, data, following[0])
         ends_at, over = _first_break(_loads(machine, built, measured[0]), over)
+        _check(model, following[0, :ends_at])
+        if ends_at is None and data.warning.number.any():
+            raise TreeError("physics", "the simulation became unstable")
         if ends_at is not None:
             failing = [built.watched[i] for i in np.flatnonzero(over >= SUSTAINED)]
             return Stretch(built, at, states[: done + ends_at + 1]), failing
@@ -118,11 +120,9 @@ def _first_break(exceeded: NDArray[np.bool_], over: NDArray[np.int64]) -> tuple[
     return None, over
 
 
-def _check(model: Any, data: Any, states: Numbers) -> None:
+def _check(model: Any, states: Numbers) -> None:
     """Physics that blew up earns nothing."""
     positions, velocities = states[:, 1 : 1 + model.nq], states[:, 1 + model.nq : 1 + model.nq + model.nv]
-    if data.warning.number.any():
-        raise TreeError("physics", "the simulation became unstable")
     if not np.isfinite(states).all() or np.abs(velocities).max(initial=0.0) > FASTEST:
         raise TreeError("physics", f"something moved faster than {FASTEST:g} m/s or rad/s")
     if np.abs(positions[:, :3]).max() > FARTHEST:
@@ -152,7 +152,7 @@ def _loads(machine: Machine, built: Built, measured: Numbers) -> NDArray[np.bool
 
 def _carry_over(machine: Machine, stretch: Stretch, again: Built) -> Any:
     """The same moment in another model: poses and speeds of what is free now, joints as they were."""
-    mujoco = require("mujoco", "machines")
+    mujoco = load_mujoco()
     before, data = stretch.built.model, mujoco.MjData(again.model)
     old = mujoco.MjData(before)
     mujoco.mj_setState(before, old, stretch.states[-1], mujoco.mjtState.mjSTATE_FULLPHYSICS.value)
