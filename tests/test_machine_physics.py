@@ -27,6 +27,7 @@ from coterie.worlds.machines.simulate import Run, simulate
 from coterie.worlds.machines.terrain import Scene
 from coterie.worlds.machines.tree import Machine, Part, TreeError, lay_out, print_machine, read_machine
 from coterie.worlds.machines.world import hand_built
+from coterie.worlds.scoring import Scorer
 
 CAR, CATAPULT = read_machine(hand_built("car")), read_machine(hand_built("catapult"))
 FLAT = Scene()
@@ -63,19 +64,24 @@ def _score_in_another_process(pipe: Any) -> None:
     pipe.send([score(hand_built("car")), score(hand_built("catapult"), "catapult")])
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_the_same_machine_gives_the_same_bits_in_any_process(method: Any) -> None:
+def test_the_same_machine_gives_the_same_bits_in_any_process() -> None:
     here = [score(hand_built("car")), score(hand_built("catapult"), "catapult")]
     score(hand_built("trebuchet"), "catapult")  # what was simulated before must not matter
     assert here == [score(hand_built("car")), score(hand_built("catapult"), "catapult")]
-    context = multiprocessing.get_context(method)
+    # In a scoring worker, which is forked …
+    world = MachinesWorld()
+    tasks = [next(task for task in world.tasks("train") if task.id == kind) for kind in ("car", "catapult")]
+    with Scorer(world, 1, 60.0) as scorer:
+        forked = [scorer.score(task, [hand_built(task.id)])[0] for task in tasks]
+    # … and in a process that knows nothing of this one.
+    context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_score_in_another_process, args=(theirs,))
     process.start()
-    there = ours.recv()
+    spawned = ours.recv()
     process.join()
-    assert [s.total.hex() for s in there] == [s.total.hex() for s in here]
-    assert there == here
+    assert [s.total.hex() for s in forked] == [s.total.hex() for s in spawned] == [s.total.hex() for s in here]
+    assert forked == spawned == here
 
 
 def test_a_mirrored_car_mirrors_its_path() -> None:
