@@ -206,6 +206,16 @@ def test_a_part_that_breaks_off_keeps_its_place_and_speed(monkeypatch: pytest.Mo
     assert np.linalg.norm(moved[0][7:]) > 0.1
 
 
+def test_what_lies_still_is_not_simulated_further_and_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    heap = lay_out([Part("0"), Part("63", 0, 0), Part("63", 0, 3), Part("35", 0, 4)])
+    short = simulate(heap, FLAT)
+    monkeypatch.setattr("coterie.worlds.machines.simulate.STILL", 0.0)
+    whole = simulate(heap, FLAT)
+    assert len(short.stretches[0].states) == len(whole.stretches[0].states) == 1001
+    np.testing.assert_array_equal(short.stretches[0].states[-1], short.stretches[0].states[500])
+    np.testing.assert_allclose(short.root, whole.root, atol=2e-3)
+
+
 def test_every_block_of_the_table_can_be_simulated() -> None:
     for kind, block in BLOCKS.items():
         if kind == "0":

@@ -20,6 +20,7 @@ SECONDS, DT, EVERY = 5.0, 0.005, 0.2
 CHUNK = 1.0  # seconds between looks at the attachments
 DEEPEST = 0.01  # m that things may be in each other at the start
 FARTHEST, FASTEST = 500.0, 200.0  # m and m/s, beyond which physics has blown up
+STILL = 1e-3  # m/s and rad/s: what moves less, for half a second, will go on doing so
 SUSTAINED = 4  # steps in a row over its limit, that an attachment does not survive
 
 
@@ -106,7 +107,16 @@ def _roll(machine: Machine, built: Built, data: Any, at: int, steps: int, chunk:
             failing = [built.watched[i] for i in np.flatnonzero(over >= SUSTAINED)]
             return Stretch(built, at, states[: done + ends_at + 1]), failing
         done += count
+        if _at_rest(model, following[0]):
+            states[done + 1 :] = states[done]
+            break
     return Stretch(built, at, states), []
+
+
+def _at_rest(model: Any, states: Numbers) -> bool:
+    """Whether nothing has moved or turned, not even a wheel, in the second half of these states."""
+    velocities = states[len(states) // 2 :, 1 + model.nq : 1 + model.nq + model.nv]
+    return bool(np.abs(velocities).max(initial=0.0) < STILL)
 
 
 def _first_break(exceeded: NDArray[np.bool_], over: NDArray[np.int64]) -> tuple[int | None, NDArray[np.int64]]:
