@@ -25,7 +25,7 @@ def throwing(task: Task) -> Collection[str]:
     return CATAPULT_LEVEL
 
 
-@pytest.mark.parametrize("name", ["car", "catapult", "trebuchet"])
+@pytest.mark.parametrize("name", ["car", "catapult", "thrower"])
 def test_hand_built_machines_are_written_and_read_back(name: str) -> None:
     language = MachineLanguage(24)
     tokens = language.encode(hand_built(name))
@@ -112,7 +112,7 @@ def legal_places(language: MachineLanguage, body: list[int], number: int) -> set
 
 
 def test_rows_that_leave_do_not_disturb_the_others() -> None:
-    language, tokens = MachineLanguage(16), MachineLanguage(16).encode(hand_built("trebuchet"))
+    language, tokens = MachineLanguage(16), MachineLanguage(16).encode(hand_built("thrower"))
     alone, among = language.constraint([ANY]), language.constraint([ANY] * 3)
     for place, token in enumerate(tokens[:-1]):
         if place == 9:

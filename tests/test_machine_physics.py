@@ -50,7 +50,7 @@ def test_the_hand_built_car_drives_over_10_m() -> None:
     assert verdict.total == verdict.parts["distance"]
 
 
-@pytest.mark.parametrize("name", ["catapult", "trebuchet"])
+@pytest.mark.parametrize("name", ["catapult", "thrower"])
 def test_the_hand_built_catapults_throw_over_5_m(name: str) -> None:
     verdict = score(hand_built(name), "catapult")
     assert verdict.parts["distance"] > 5 and verdict.parts["height"] > 3 and verdict.success
@@ -66,7 +66,7 @@ def _score_in_another_process(pipe: Any) -> None:
 
 def test_the_same_machine_gives_the_same_bits_in_any_process() -> None:
     here = [score(hand_built("car")), score(hand_built("catapult"), "catapult")]
-    score(hand_built("trebuchet"), "catapult")  # what was simulated before must not matter
+    score(hand_built("thrower"), "catapult")  # what was simulated before must not matter
     assert here == [score(hand_built("car")), score(hand_built("catapult"), "catapult")]
     # In a scoring worker, which is forked …
     world = MachinesWorld()
@@ -282,8 +282,8 @@ def track(*rows: tuple[float, float, float]) -> Any:
     return np.array(rows, np.float64)
 
 
-def run_of(boulder: Any, root: Any) -> Run:
-    return Run(np.linspace(0.0, 0.2 * len(boulder), len(boulder)), root, boulder, None, (), ())
+def run_of(boulder: Any, root: Any, clear: Any = None) -> Run:
+    return Run(np.linspace(0.0, 0.2 * len(boulder), len(boulder)), root, boulder, clear, None, (), ())
 
 
 def test_catapults_are_scored_as_published_by_hand() -> None:
@@ -303,6 +303,32 @@ def test_catapults_are_scored_as_published_by_hand() -> None:
     along = track((0, 0, 1), (3, 0, 1), (6, 0, 1), (10, 0, 1), (10, 0, 1))
     carried = judge_catapult(CATAPULT, goal, run_of(thrown.boulder, along), "code")
     assert carried.task == 0 and not carried.success and "carried" in carried.note
+
+
+def test_a_throw_is_what_the_boulder_flies_alone_by_hand() -> None:
+    [goal] = goals_of("catapult")[:1]
+    way = track((0, 0, 2), (3, 0, 5), (6, 0, 6), (12, 0, 1), (15, 0, 1))
+    still = track(*[(0.0, 0.0, 1.0)] * 5)
+    # It leaves the machine at 3 m and is down at 12 m: 9 m, and 4 m above where it began.
+    free = judge_catapult(CATAPULT, goal, run_of(way, still, np.array([0.5, 1.0, 4.0, 9.0, 12.0])), "thrown")
+    assert (free.task, free.distance, free.height, free.success) == (9 * (1 + 6 - 2), 9.0, 6.0, True)
+    # The machine comes along all the way: the published rule may be content, this one is not.
+    held = judge_catapult(CATAPULT, goal, run_of(way, still, np.full(5, 1.0)), "thrown")
+    assert (held.task, held.distance, held.success) == (0.0, 0.0, False)
+    assert "never left" in held.note
+    low = track((0, 0, 2), (3, 0, 2.5), (6, 0, 2.9), (12, 0, 1), (15, 0, 1))
+    short = judge_catapult(CATAPULT, goal, run_of(low, still, np.array([0.5, 1.0, 4.0, 9.0, 12.0])), "thrown")
+    assert short.task == 0 and "rose to 2.90 m" in short.note
+
+
+def test_tumbling_along_with_the_boulder_is_no_throw() -> None:
+    # Found by a policy that was paid by the published rule: it rolls 17 m with the boulder in its container.
+    found = [
+        *(Part("0"), Part("63", 0, 1), Part("63", 1, 2), Part("63", 1, 6), Part("22", 3, 1), Part("1", 4, 2)),
+        *(Part("30", 5, 2), Part("36", 6, 0), Part("35", 0, 0)),
+    ]
+    assert score(found, "catapult", catapult_scoring="code").total > 50
+    assert score(found, "catapult", catapult_scoring="thrown").total < 10
 
 
 def test_a_catapult_without_a_boulder_earns_nothing() -> None:
@@ -358,7 +384,7 @@ def test_a_task_of_no_world_is_the_plain_car() -> None:
         ({"kinds": ""}, "write some of"),
         ({"blocks": "some"}, "write 'first' or 'all'"),
         ({"max_blocks": 1}, "max_blocks is 1"),
-        ({"catapult_scoring": "mine"}, "write 'code' or 'paper'"),
+        ({"catapult_scoring": "mine"}, "write 'thrown', 'code' or 'paper'"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_told(settings: dict[str, Any], told: str) -> None:

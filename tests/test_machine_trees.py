@@ -176,7 +176,7 @@ def test_anything_at_all_is_a_machine_or_has_a_reason(blocks: Any) -> None:
 
 def test_the_schema_takes_machines_and_refuses_what_is_none() -> None:
     schema = json_schema(CATAPULT_LEVEL)
-    for name in ("car", "catapult", "trebuchet"):
+    for name in ("car", "catapult", "thrower"):
         assert matches(json.loads(hand_built(name)), schema)
     assert not matches([], schema)
     assert not matches([single(0, "15", -1, -1)], schema)

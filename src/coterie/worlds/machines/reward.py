@@ -15,11 +15,12 @@ from coterie.worlds.machines.goals import Goal
 from coterie.worlds.machines.simulate import Numbers, Run, simulate
 from coterie.worlds.machines.tree import REASONS, Machine, TreeError
 
-Scoring = Literal["code", "paper"]
+Scoring = Literal["thrown", "code", "paper"]
 
 LOW_THROW = 3.0  # m: a boulder that never gets this high was not thrown
 CARRIED = 0.25  # of its distance: a boulder that lands this near the starting block was carried there
 LANDED = BLOCKS[BOULDER].size[0] / 2 + 0.15
+ALONE = 2.5  # m from any block's middle: a boulder that flies
 ABOARD = 2 * LOAD  # m above the ground, for the middle of a load
 DROPPED = 0.2  # what the way is worth after the load has fallen
 
@@ -35,7 +36,7 @@ class Outcome:
     note: str = ""
 
 
-def judge(machine: Machine, goal: Goal, scoring: Scoring = "code") -> Score:
+def judge(machine: Machine, goal: Goal, scoring: Scoring = "thrown") -> Score:
     """Simulate a valid machine and weigh what it did; one whose physics fails is invalid after all."""
     try:
         run = simulate(machine, goal.scene)
@@ -97,24 +98,54 @@ def judge_carry(machine: Machine, goal: Goal, run: Run, scoring: Scoring) -> Out
 
 
 def judge_catapult(machine: Machine, goal: Goal, run: Run, scoring: Scoring) -> Outcome:
-    """The paper's product, or the public code's distance with its rules against low throws and carrying."""
+    """What the boulder did, by one of three rules."""
     if run.boulder is None:
         return Outcome(0.0, 0.0, 0.0, False, "there is no boulder")
+    return {"thrown": _by_flight, "code": _by_code, "paper": _by_paper}[scoring](goal, run)
+
+
+def _by_flight(goal: Goal, run: Run) -> Outcome:
+    """The code's product over the longest flight: a machine that tumbles along with its boulder throws nothing."""
+    assert run.boulder is not None and run.clear is not None
+    track = run.boulder
+    flying = (run.clear > ALONE) & (track[:, 2] > LANDED)
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], flying.astype(int), [0]])))
+    best = Outcome(0.0, 0.0, float(track[:, 2].max()), False, "the boulder never left the machine")
+    for start, stop in edges.reshape(-1, 2):
+        # From the last moment on the machine to the first on the ground.
+        flight = track[max(start - 1, 0) : min(stop + 1, len(track))]
+        distance, height = float(np.linalg.norm(flight[-1, :2] - flight[0, :2])), float(flight[:, 2].max())
+        if distance > best.distance:
+            high = height >= LOW_THROW
+            worth = distance * (1 + max(0.0, height - float(track[0, 2]))) if high else 0.0
+            best = Outcome(worth, distance, height, high and distance >= goal.target, "" if high else _too_low(height))
+    return best
+
+
+def _by_code(goal: Goal, run: Run) -> Outcome:
+    """Distance at landing x (1 + rise); nothing for low throws, and for boulders that land by the starting block."""
+    assert run.boulder is not None
     track, top = run.boulder, int(run.boulder[:, 2].argmax())
     low = np.flatnonzero(track[top:, 2] < LANDED)
     landing = top + int(low[0]) if len(low) else len(track) - 1
-    away = np.linalg.norm(track[:, :2] - track[0, :2], axis=1)
-    distance, height = float(away[landing]), float(track[top, 2])
-    beside = float(np.linalg.norm(track[landing] - run.root[landing]))
-    carried, too_low = beside < CARRIED * distance, height < LOW_THROW
-    note = "the boulder was carried, not thrown" if carried else ""
-    note = f"the boulder rose to {height:.2f} m, not to {LOW_THROW:g}" if too_low else note
-    thrown = not (carried or too_low)
-    if scoring == "paper":
-        worth = height * float(away.max())
-    else:
-        worth = distance * (1 + height - float(track[0, 2])) if thrown else 0.0
-    return Outcome(worth, distance, height, thrown and distance >= goal.target, note)
+    distance = float(np.linalg.norm(track[landing, :2] - track[0, :2]))
+    height, beside = float(track[top, 2]), float(np.linalg.norm(track[landing] - run.root[landing]))
+    if height < LOW_THROW or beside < CARRIED * distance:
+        note = _too_low(height) if height < LOW_THROW else "the boulder was carried, not thrown"
+        return Outcome(0.0, distance, height, False, note)
+    return Outcome(distance * (1 + height - float(track[0, 2])), distance, height, distance >= goal.target)
+
+
+def _by_paper(goal: Goal, run: Run) -> Outcome:
+    """Greatest height x greatest distance."""
+    assert run.boulder is not None
+    farthest = float(np.linalg.norm(run.boulder[:, :2] - run.boulder[0, :2], axis=1).max())
+    height = float(run.boulder[:, 2].max())
+    return Outcome(height * farthest, farthest, height, height >= LOW_THROW and farthest >= goal.target)
+
+
+def _too_low(height: float) -> str:
+    return f"the boulder rose to {height:.2f} m, not to {LOW_THROW:g}"
 
 
 def _rise(track: Numbers) -> float:

@@ -40,6 +40,7 @@ class Run:
     times: Numbers  # [K]
     root: Numbers  # [K, 3]
     boulder: Numbers | None  # [K, 3] of the first one
+    clear: Numbers | None  # [K] from its middle to that of the nearest block that is no boulder
     load: Numbers | None  # [K, 3] of what is to be carried
     broken: tuple[tuple[float, int], ...]  # when and which
     stretches: tuple[Stretch, ...]
@@ -67,6 +68,7 @@ def simulate(machine: Machine, scene: Scene, seconds: float = SECONDS, dt: float
         times=np.asarray(rows * dt, np.float64),
         root=_track(stretches, rows, ROOT_NAME),
         boulder=_track(stretches, rows, name_of(first)) if first is not None else None,
+        clear=_clearance(machine, stretches, rows, name_of(first)) if first is not None else None,
         load=_track(stretches, rows, LOAD_NAME) if scene.load_mass else None,
         broken=tuple(broken),
         stretches=tuple(stretches),
@@ -195,3 +197,23 @@ def _track(stretches: list[Stretch], rows: NDArray[np.int64], name: str) -> Numb
         here = (rows >= stretch.start) & (rows < stretch.start + len(stretch.states))
         track[here] = stretch.states[rows[here] - stretch.start, column : column + 3]
     return track
+
+
+def _clearance(machine: Machine, stretches: list[Stretch], rows: NDArray[np.int64], name: str) -> Numbers:
+    """[rows]: how far a body is from the nearest block of the machine, middle to middle."""
+    mujoco = load_mujoco()
+    held = [
+        name_of(i)
+        for i, (part, place) in enumerate(zip(machine.parts, machine.places, strict=True))
+        if place is not None and part.kind != BOULDER
+    ]
+    clear = np.empty(len(rows))
+    for stretch in stretches:
+        model = stretch.built.model
+        data, body = mujoco.MjData(model), model.body(name).id
+        others = [model.body(other).id for other in held]
+        for row in np.flatnonzero((rows >= stretch.start) & (rows < stretch.start + len(stretch.states))):
+            data.qpos[:] = stretch.states[rows[row] - stretch.start, 1 : 1 + model.nq]
+            mujoco.mj_kinematics(model, data)
+            clear[row] = np.linalg.norm(data.xpos[others] - data.xpos[body], axis=1).min()
+    return clear

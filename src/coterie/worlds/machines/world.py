@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def hand_built(name: str) -> str:
-    """The JSON of a machine that people made: car, catapult or trebuchet. No policy learns from these."""
+    """The JSON of a machine that people made: car, catapult or thrower. No policy learns from these."""
     return Path(__file__).with_name("data").joinpath(f"{name}.json").read_text(encoding="utf-8")
 
 
@@ -37,7 +37,7 @@ class MachinesWorld(World):
     kinds: str = " ".join(KINDS)  # of goals, as in "car catapult"
     blocks: Literal["first", "all"] = "first"  # those of the first level, or every block of the table
     max_blocks: int = 20  # that the small policy's language can write; a two-ended one counts as two
-    catapult_scoring: Scoring = "code"
+    catapult_scoring: Scoring = "thrown"
     layouts: int = 64  # how many examples each training task has
 
     def __post_init__(self) -> None:
@@ -52,8 +52,8 @@ class MachinesWorld(World):
                 f"max_blocks is {self.max_blocks}; write a number from 2 to {LARGEST}",
             ),
             (
-                self.catapult_scoring not in ("code", "paper"),
-                f"catapult_scoring is {self.catapult_scoring!r}; write 'code' or 'paper'",
+                self.catapult_scoring not in ("thrown", "code", "paper"),
+                f"catapult_scoring is {self.catapult_scoring!r}; write 'thrown', 'code' or 'paper'",
             ),
             (self.layouts < 1, f"layouts is {self.layouts}; write 1 or more"),
         ):
