@@ -22,9 +22,11 @@ from coterie.rollouts import Ints, Task
 from coterie.worlds.base import Language
 from coterie.worlds.bricks.language import AbsoluteLanguage
 from coterie.worlds.bricks.pivot import PivotLanguage
+from coterie.worlds.machines.blocks import CATAPULT_LEVEL
+from coterie.worlds.machines.language import MachineLanguage
 from coterie.worlds.theory.language import TheoryLanguage
 
-TOKENS_A_BRICK = {"absolute": 4, "two_step": 5}
+TOKENS_A_BRICK = {"absolute": 4, "two_step": 5, "machines": 3, "all_machines": 3}
 TOKENS_A_THEORY = 100
 
 
@@ -79,6 +81,8 @@ def main() -> None:
         "absolute": AbsoluteLanguage(legality="attached"),
         "two_step": PivotLanguage(legality="attached"),
         "theory": TheoryLanguage(),
+        "machines": MachineLanguage(1 + chosen.bricks, lambda task: CATAPULT_LEVEL),
+        "all_machines": MachineLanguage(1 + chosen.bricks),
     }
     figures = {}
     print(f"{chosen.rows} rows, {chosen.bricks} bricks each; mean ms a token")

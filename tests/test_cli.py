@@ -233,7 +233,7 @@ def test_score_prints_one_object_a_file(tmp_path: Path, capsys: pytest.CaptureFi
         (tmp_path / name).write_bytes(text.encode(errors="surrogateescape"))
     assert main(["score", "bricks", *(str(tmp_path / name) for name in texts), "--json"]) == 0
     good, floating, wrong, garbage = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-    assert list(good) == ["file", "total", "parts", "valid", "note"]
+    assert list(good) == ["file", "total", "parts", "valid", "success", "note", "seconds"]
     assert (good["valid"], good["parts"]["stable"], good["parts"]["load_factor"]) == (True, 1.0, 10.0)
     assert (floating["parts"]["stable"], floating["parts"]["load_factor"]) == (0.0, 0.0)
     assert floating["note"].startswith("brick 2, 1x1 (9,9,3), floats")

@@ -30,6 +30,7 @@ ALLOWED = {
     "grpo": ("grpo",),
     "runs": ("runs",),
     "worlds": ("worlds", "rollouts"),
+    "worlds.machines": ("worlds", "rollouts", "extras"),
     "engines.base": ("rollouts", "worlds.base"),
     "engines": ("engines", "grpo", "rollouts", "worlds.base"),
     "report": ("report", "rollouts", "runs", "extras"),
@@ -56,6 +57,7 @@ ONLY_IN = {
     "torch": ("engines.torch", "build", "bridges"),
     "jax": ("engines.jax",),
     "tomllib": ("config",),
+    "mujoco": (),  # an extra: only ever required
 }
 
 

@@ -18,6 +18,7 @@ OURS: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in WORLDS] + [
     ("bricks", {"legality": "format"}),
     ("bricks", {"legality": "geometry", "actions": "two_step"}),
     ("bricks", {"actions": "two_step", "sizes": "1x1 2x2 2x4"}),
+    ("machines", {"kinds": "catapult carry", "blocks": "all", "catapult_scoring": "paper"}),
 ]
 
 

@@ -18,6 +18,7 @@ from coterie.worlds.base import LanguageError
 from coterie.worlds.bricks.export import ExportError
 from coterie.worlds.bricks.structure import BrickError
 from coterie.worlds.load import WORLDS, WorldError, world_fields
+from coterie.worlds.machines.export import MachineExportError
 
 HELP = """\
 Coterie trains generators to make things that can be checked.
@@ -31,7 +32,7 @@ Coterie trains generators to make things that can be checked.
   coterie plot RUN                               draw a run's curves
   coterie explain WORLD | FILE.toml              a configuration in words: arithmetic, formulas, memory, warnings
   coterie tune FILE.toml --trials N              search settings over named ranges
-  coterie export FILE --to OUT.ldr|.html|.m …    a brick structure or a theory for others
+  coterie export FILE --to OUT.ldr|.html|.m …    a brick structure, a theory or a machine for others
   coterie theories RUN                           list and search the theories that a run found
   coterie demo                                   train bricks on this machine and show the result
 
@@ -62,6 +63,7 @@ MISTAKES = (
     LanguageError,
     BrickError,
     ExportError,
+    MachineExportError,
     OutOfStep,
     MissingExtra,
 )

@@ -20,7 +20,7 @@ from coterie.config import ConfigError, GRPOConfig, parse_settings, read_toml, w
 from coterie.demo import SETTINGS, run_demo
 from coterie.display import Display, show_table
 from coterie.explain import explain as explain_config
-from coterie.judging import find_task
+from coterie.judging import find_task, show_parts
 from coterie.report.pictures import contact_sheet
 from coterie.report.plots import plot_curves
 from coterie.rollouts import Score, Task
@@ -188,7 +188,7 @@ Answers a prompt (--caption is the same), or held-out tasks if there is none, an
     with trainer.scorer:
         answers = answer_and_judge(trainer, prompt, num, how)
     for task, answer, score in answers:
-        parts = "  ".join(f"{name} {value:.3g}" for name, value in score.parts.items())
+        parts = show_parts(score)
         print(f"# {task.prompt}: {score.total:.3f}  {parts}  {score.note}\n{answer}")
     if picture is not None:
         cells = [

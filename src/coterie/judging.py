@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 
 from coterie.arguments import UsageError, Words
 from coterie.build import read_run_config
 from coterie.config import parse_settings
-from coterie.rollouts import Task
+from coterie.rollouts import Score, Task
 from coterie.runs.folder import RunFolder
 from coterie.theories import export_theory
 from coterie.theories import say as say_theory
@@ -19,6 +21,8 @@ from coterie.worlds.base import World
 from coterie.worlds.bricks.export import export_bricks, read_bricks
 from coterie.worlds.check import check_world
 from coterie.worlds.load import load_world, world_fields
+from coterie.worlds.machines.export import export_machine
+from coterie.worlds.machines.goals import goal_of
 from coterie.worlds.scoring import Scorer
 
 
@@ -31,40 +35,60 @@ def find_task(world: World, prompt: str) -> Task:
     return Task(id=prompt, prompt=prompt)
 
 
+def show_parts(score: Score) -> str:
+    """The parts of a verdict; of those that only count something (with a slash), the ones that did."""
+    return "  ".join(f"{name} {value:.3g}" for name, value in score.parts.items() if value or "/" not in name)
+
+
+def known_task(world: World, name: str) -> Task:
+    """The world's task with this id or prompt."""
+    task = find_task(world, name)
+    if not task.tags and not task.spec:
+        ids = [task.id for task in world.tasks("train")]
+        near = ", ".join(difflib.get_close_matches(name, ids, 3, 0.3) or ids[:3])
+        raise UsageError(f"{world.name} has no task {name!r}; it has {near}, …")
+    return task
+
+
 def score(words: Words) -> int:
     """\
-coterie score WORLD FILE… [--prompt TEXT] [--json] [--explain]
+coterie score WORLD FILE… [--prompt TEXT | --task ID] [--json] [--explain]
 
-Judges one answer a file. With --prompt (a task's prompt or id) the answer is held against what was asked.
---json prints one object a file: {"file", "total", "valid", "success", "parts", "note"}; --explain works the verdict
-out line by line, in worlds that can.
+Judges one answer a file. With --prompt (a task's prompt or id) the answer is held against what was asked; --task must
+be a task of the world. --json prints one object a file: {"file", "total", "valid", "success", "parts", "note",
+"seconds"}; --explain works the verdict out line by line, in worlds that can.
 
   coterie score bricks tower.txt bridge.txt --json
+  coterie score machines car.json --task car
 """
     if len(words.alone) < 2:
         raise UsageError("name a world and at least one file, as in: coterie score bricks tower.txt")
     name, *files = words.alone
-    prompt, as_json, at_length = words.pop("prompt"), words.pop_flag("json"), words.pop_flag("explain")
+    prompt, known = words.pop("prompt"), words.pop("task")
+    as_json, at_length = words.pop_flag("json"), words.pop_flag("explain")
     limit = float(words.pop_number("answer_limit_s", 60) or 60)
     fields = world_fields(name)
     config = parse_settings({"world": name, **words.named}, fields)
     world = load_world(name, config.world_options)
     task = find_task(world, prompt) if prompt is not None else Task("file", "")
+    if known is not None:
+        task = known_task(world, known)
     with Scorer(world, 1, limit) as scorer:
         for file in files:
             try:
                 answer = Path(file).read_bytes().decode(errors="replace")
             except OSError as error:
                 raise UsageError(f"{file} cannot be read: {error.strerror}") from None
+            started = time.perf_counter()
             [verdict] = scorer.score(task, [answer])
+            seconds = round(time.perf_counter() - started, 4)
             shown = {k: v for k, v in asdict(verdict).items() if k in ("total", "valid", "success", "parts", "note")}
             if as_json:
-                print(json.dumps({"file": file, **shown}))
+                print(json.dumps({"file": file, **shown, "seconds": seconds}))
             elif at_length and (told := world.explain(task, answer)):
                 print(told)
             else:
-                parts = "  ".join(f"{part} {value:.3g}" for part, value in verdict.parts.items())
-                print(f"{file}: {verdict.total:.3f}  {parts}  {verdict.note}")
+                print(f"{file}: {verdict.total:.3f}  {show_parts(verdict)}  {verdict.note}")
     return 0
 
 
@@ -89,23 +113,28 @@ Tests a world against the contract: its tasks, its scores, its examples and its 
 def export(words: Words) -> int:
     """\
 coterie export FILE --to OUT.ldr|OUT.html|OUT.png|OUT.txt [--colors brick|layer|load]
-coterie export FILE --to OUT.md|OUT.tex|OUT.m|OUT.txt
+coterie export THEORY.txt --to OUT.md|OUT.tex|OUT.m|OUT.txt
+coterie export MACHINE.json --to OUT.png|OUT.gif|OUT.xml|OUT.html|OUT.json [--task car]
 
 Writes a brick structure for others: LDraw for LEGO CAD programs, a page to turn it around in, a picture. FILE is
 brick text or LDraw; `load` colors each brick by how close it is to failing. A theory becomes a table (Markdown or
-LaTeX) or a SARAH model.
+LaTeX) or a SARAH model. A machine (.json) is run on the terrain of a task: moments side by side, an animation, MJCF
+for MuJoCo's viewer, a page with the motion.
 
   coterie export tower.txt --to tower.html --colors load
   coterie export theory.txt --to theory.m
+  coterie export car.json --to car.gif --task climb
 """
     to, colors = words.pop("to"), words.pop("colors", "brick")
     if to is None:
         raise UsageError("say where to, as in: coterie export tower.txt --to tower.ldr")
-    path = Path(words.one("FILE"))
+    path, task = Path(words.one("FILE")), words.pop("task")
     words.finish("export")
     try:
         if path.suffix == ".txt" and (text := path.read_text(errors="replace")).lstrip().startswith(("BOS", "#")):
             export_theory(text, Path(to))
+        elif path.suffix == ".json":
+            export_machine(path, Path(to), goal_of(known_task(load_world("machines"), task or "car")).scene)
         else:
             export_bricks(read_bricks(path), Path(to), str(colors))
     except OSError as error:
