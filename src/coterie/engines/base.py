@@ -27,6 +27,7 @@ class Sampling:
     max_tokens: int | None = None  # None: as long as the language allows
     seed: int | None = None  # a random stream of its own; None: the engine's, which moves on
     begin: str = ""  # the beginning of every answer, to be gone on from
+    fill_passes: int = 1  # of a policy that fills in: the surest blanks first, the others with those in sight
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 from coterie.worlds.base import World
 
 # Written out by hand; a name's module is imported only when it is asked for.
-WORLDS = {"bricks": "coterie.worlds.bricks:BricksWorld"}
+WORLDS = {"bricks": "coterie.worlds.bricks:BricksWorld", "fill": "coterie.worlds.fill:FillWorld"}
 
 
 class WorldError(ValueError):

@@ -19,6 +19,7 @@ class PolicyShape:
     width: int = 128
     depth: int = 4
     heads: int = 4
+    causal: bool = True  # each place sees those before it; else every place sees all
 
     def __post_init__(self) -> None:
         if self.width % (2 * self.heads):
@@ -83,7 +84,7 @@ class Block(nn.Module):
 
     def __init__(self, shape: PolicyShape, layer: int) -> None:
         super().__init__()
-        self.heads, self.layer = shape.heads, layer
+        self.heads, self.layer, self.causal = shape.heads, layer, shape.causal
         self.attention_norm = nn.RMSNorm(shape.width)
         self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
         self.attention_out = nn.Linear(shape.width, shape.width, bias=False)
@@ -91,13 +92,13 @@ class Block(nn.Module):
         self.gate_and_up = nn.Linear(shape.width, 2 * shape.hidden, bias=False)
         self.down = nn.Linear(shape.hidden, shape.width, bias=False)
 
-    def forward(self, x: Tensor, angles: Tensor, cache: Cache | None) -> Tensor:
+    def forward(self, x: Tensor, angles: Tensor, cache: Cache | None, visible: Tensor | None) -> Tensor:
         rows, length, width = x.shape
         q, k, v = self.qkv(self.attention_norm(x)).view(rows, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         q, k = rotate(q, angles), rotate(k, angles)
         if cache is None:
-            # Rows are padded on the right, so causality alone keeps padding unseen.
-            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            # Rows are padded on the right, so causality alone keeps padding unseen; else `visible` does.
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=self.causal)
         else:
             mixed = cache.attend(self.layer, q, k, v)
         x = x + self.attention_out(mixed.transpose(1, 2).reshape(rows, length, width))
@@ -128,12 +129,14 @@ class Transformer(nn.Module):
                 with torch.no_grad():
                     weight.copy_(torch.empty(weight.shape).normal_(0.0, std, generator=generator))
 
-    def forward(self, tokens: Tensor, positions: Tensor, cache: Cache | None = None) -> Tensor:
-        """[rows, T] -> [rows, T, width]"""
+    def forward(
+        self, tokens: Tensor, positions: Tensor, cache: Cache | None = None, visible: Tensor | None = None
+    ) -> Tensor:
+        """[rows, T] -> [rows, T, width]; `visible` [rows, 1, 1, T] hides padding where order does not."""
         x = self.embedding(tokens)
         angles = positions[..., None] * self.frequencies
         for block in self.blocks:
-            x = block(x, angles, cache)
+            x = block(x, angles, cache, visible)
         if cache is not None:
             cache.filled += tokens.shape[1]
         return cast(Tensor, self.norm(x))
