@@ -32,6 +32,17 @@ ALIASES = {
     "log_interval": "log_every",
     "eval_steps": "eval_every",
     "output_dir": "out",
+    "out_dir": "out",
+    "max_iters": "steps",
+    "warmup_iters": "warmup_steps",
+    "eval_interval": "eval_every",
+    "sample_interval": "sample_every",
+    "n_layer": "depth",
+    "n_head": "heads",
+    "n_embd": "width",
+    "judge_checkpoint": "judge",
+    "wandb_project": "track_project",
+    "wandb_run_name": "track_name",
     "checkpoint": "start_from",
     "reference_mode": "reference",
     "ema_alpha": "reference_old_share",
@@ -60,6 +71,7 @@ CHOICES: dict[str, dict[Any, dict[str, Any]]] = {
     "importance_sampling_level": {"token": {}, "sequence": {"loss": "gspo"}},
     "mask_truncated_completions": {"true": {"overlong": "mask"}, "false": {"overlong": "keep"}},
     "sync_ref_model": {"true": {"reference": "ema"}, "false": {"reference": "static"}},
+    "wandb_log": {"true": {"track": "wandb"}, "false": {"track": ""}},
     "use_gurobi": {"true": {"program": "gurobi"}, "false": {"program": "limit_load"}},
     "lr_scheduler_type": {"cosine": {"schedule": "cosine"}, "constant": {"schedule": "constant"}},
     "advantage_estimator": {"pass@k": {"advantage": "best_minus_second"}, "grpo": {"advantage": "standardized"}},
@@ -84,6 +96,10 @@ def translate(name: str, value: Any) -> dict[str, Any]:
         return {"clip_low": value, "clip_high": value}
     if name == "ref_model_mixup_alpha":  # the weight of the NEW policy there, of the old reference here
         return {"reference_old_share": 1 - float(value)}
+    if name == "generator_checkpoint":  # pretrained there, so it does not go through a cold start again
+        return {"start_from": value, "cold_start_steps": 0}
+    if name == "dataset":
+        return {"corpus": value}
     if name == "report_to":
         return {"track": "" if value in ("none", []) else ",".join([value] if isinstance(value, str) else value)}
     if name not in CHOICES:

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 from types import FrameType
@@ -19,10 +20,13 @@ from coterie.config import ConfigError, GRPOConfig, parse_settings, read_toml, w
 from coterie.demo import SETTINGS, run_demo
 from coterie.display import Display, show_table
 from coterie.explain import explain as explain_config
+from coterie.judges import FOLDER as JUDGE_FOLDER
+from coterie.judges import examine_judge, obtain_judge, save_judge
 from coterie.report.pictures import contact_sheet
 from coterie.report.plots import plot_curves
 from coterie.rollouts import Score, Task
 from coterie.runs.folder import RunFolder
+from coterie.training.samples import Sample, has_passages
 from coterie.tuning import read_ranges
 from coterie.tuning import tune as search
 from coterie.worlds.base import World
@@ -36,13 +40,14 @@ from coterie.worlds.scoring import Scorer
 SAMPLING_NAMES = ("temperature", "top_p", "max_tokens", "seed", "device", "threads")
 
 
-def train(words: Words) -> int:
+def train(words: Words, only_cold_start: bool = False) -> int:
     quiet = words.pop_flag("quiet")
     resume = words.pop("resume")
     run = None
     if resume is None:
         config = read_target(words)
-        config = config.model_copy(update={"out": config.out or default_out(config)})
+        out = config.out or default_out(config, "-pretrained" if only_cold_start else "")
+        config = config.model_copy(update={"out": out, **({"steps": 0, "passes": None} if only_cold_start else {})})
     elif words.alone:
         raise UsageError(f"--resume takes the run folder alone, without {words.alone[0]!r}")
     else:
@@ -50,7 +55,8 @@ def train(words: Words) -> int:
         saved = read_toml(run.path / "config.toml")
         config = parse_settings({**saved, **words.named}, world_fields(saved["world"]))
     with Display(config.log_every, quiet) as display:
-        trainer = GRPOTrainer(config, run=run, watchers=[display])
+        trainer = GRPOTrainer(config, run=run, watchers=[display], say=display.say)
+        trainer.readers += [partial(show_samples, display)] if has_passages(trainer.world) else []
         with trainer.scorer:
             display.say(trainer.engine.describe())
             if run is not None:
@@ -61,12 +67,64 @@ def train(words: Words) -> int:
                 metrics = trainer.train()
     assert trainer.run is not None
     path = trainer.run.path
-    if trainer.progress.step < config.steps:
+    if trainer.guard.parted:
+        display.say(
+            f"Stopped after {trainer.place}: {trainer.guard.parted}. To go on all the same: "
+            f"coterie train --resume {path} --guard-window 0"
+        )
+    elif only_cold_start:
+        display.say(f"Done. The policy is in {path}. Try: coterie train {config.world} --generator-checkpoint {path}")
+    elif trainer.progress.step < config.steps:
         display.say(f"Stopped after {trainer.place}. To go on: coterie train --resume {path}")
     else:
         reward = f"reward {metrics['reward']:.3f}. " if metrics else ""
         display.say(f"Done: {reward}The run is in {path}. Try: coterie eval {path}")
     return 0
+
+
+def pretrain(words: Words) -> int:
+    """\
+coterie pretrain WORLD | FILE.toml | my_world.py [--name value …]
+
+The cold start alone: the policy imitates the world's examples. The run folder can be named after
+--generator-checkpoint in train-judge and train. Settings are those of `coterie train`.
+
+  coterie pretrain fill --cold-start-steps 2000 --out runs/generator
+"""
+    return train(words, only_cold_start=True)
+
+
+def train_judge(words: Words) -> int:
+    """\
+coterie train-judge WORLD | FILE.toml --generator-checkpoint RUN [--out DIR] [--name value …]
+
+Trains a judge to tell texts that the generator filled in from true ones, and tells how well it does on held-out text.
+Without --generator-checkpoint the generator is pretrained first. DIR can be named after --judge-checkpoint in train.
+
+  coterie train-judge fill --generator-checkpoint runs/generator --out runs/judge
+"""
+    quiet = words.pop_flag("quiet")
+    config = read_target(words)
+    folder = Path(config.out or default_out(config, "-judge"))
+    if folder.exists():
+        raise UsageError(f"{folder} is already there; choose another --out")
+    config = config.model_copy(update={"out": None, "judge": "new", "track": ""})
+    with Display(config.log_every, quiet) as display:
+        trainer = GRPOTrainer(config, watchers=[display], say=display.say)
+        with trainer.scorer, stops_gently(trainer, display):
+            display.say(trainer.engine.describe())
+            trainer.cold_start()
+            judge = obtain_judge(trainer, display.say)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            save_judge(judge, examine_judge(judge, trainer), folder)
+    display.say(f"Done. The judge is in {folder}. Try: coterie train {config.world} --judge-checkpoint {folder}")
+    return 0
+
+
+def show_samples(display: Display, step: int, samples: Sequence[Sample]) -> None:
+    for sample in samples:
+        heading = f"step {step}, {sample.task.id}: {sample.score.total:.3f}"
+        display.show(heading, [(passage.title, passage.pieces) for passage in sample.passages])
 
 
 class stops_gently:  # noqa: N801 - it reads as a phrase after `with`
@@ -122,7 +180,9 @@ def open_run(words: Words) -> tuple[RunFolder, GRPOTrainer]:
         changes["eval_temperature"] = changes["temperature"]
     config = parse_settings({**config.model_dump(exclude={"out", "track"}), **changes}, world_fields(config.world))
     checkpoint = run.find_checkpoint(Display(1).warn, words.pop("checkpoint"))
-    trainer = GRPOTrainer(config)
+    if (run.path / JUDGE_FOLDER).is_dir() and config.judge in ("auto", "new"):
+        config = config.model_copy(update={"judge": str(run.path / JUDGE_FOLDER)})
+    trainer = GRPOTrainer(config, say=lambda _: None)
     trainer.engine.load_policy(find_policy(checkpoint))
     return run, trainer
 
@@ -383,6 +443,8 @@ brick text or LDraw; `load` colors each brick by how close it is to failing.
 
 COMMANDS: dict[str, Callable[[Words], int]] = {
     "train": train,
+    "pretrain": pretrain,
+    "train-judge": train_judge,
     "eval": evaluate,
     "sample": sample,
     "score": score,

@@ -129,6 +129,10 @@ class World(Protocol):
         """Answers to start from, and the world's own test."""
         return ()
 
+    def solution(self, task: Task) -> str | None:
+        """An answer known to be right, where there is one."""
+        return None
+
     def picture(self, task: Task, answer: str) -> Image | None:
         """What a person would want to see of this answer."""
         return None

@@ -39,7 +39,9 @@ class CausalEngine(TorchPolicy):
         room = language.max_tokens - len(begun)
         max_tokens = min(sampling.max_tokens or room, room)
         waiting: dict[int, dict[int, Completion]] = {i: {} for i in range(len(tasks))}
-        drawn = decode(self.model, prompts, group_size, constraint, language.end, max_tokens, sampling, self.stream(sampling))
+        drawn = decode(
+            self.model, prompts, group_size, constraint, language.end, max_tokens, sampling, self.stream(sampling)
+        )
         for row, answer in drawn:
             place, sibling = divmod(row, group_size)
             waiting[place][sibling] = self._complete(prompts[place], answer, begun)

@@ -10,14 +10,16 @@ STRETCH = 2_000  # characters, about
 
 
 def read_paragraphs(path: str) -> list[str]:
-    """The paragraphs of a text file, or else of Python's own documentation; each once, so that none is in both splits."""
+    """The paragraphs of a text file, or else of Python's own documentation; each once, or both splits might have it."""
     if path:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except OSError as error:
             raise ValueError(f"corpus {path} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError as error:
-            raise ValueError(f"corpus {path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#x}") from None
+            raise ValueError(
+                f"corpus {path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#x}"
+            ) from None
         found = [part.strip("\n") for part in re.split(r"\n\s*\n", text)]
     else:
         found = [part for part in _documentation() if is_prose(part)]
@@ -52,8 +54,8 @@ def split_stretches(paragraphs: list[str], shortest: int) -> dict[str, list[str]
     kept = [stretch for stretch in stretches if len(stretch) > shortest]
     if len(kept) < 2:
         raise ValueError(
-            f"the corpus has {sum(map(len, paragraphs)):,} characters, too few for training and held-out text in blocks "
-            f"of {shortest}; bring at least {2 * size:,}, or write a smaller block_size"
+            f"the corpus has {sum(map(len, paragraphs)):,} characters, too few for training and held-out text in "
+            f"blocks of {shortest}; bring at least {2 * size:,}, or write a smaller block_size"
         )
     held = {place for place in range(len(kept)) if place % HELDOUT_EVERY == HELDOUT_EVERY // 2} or {len(kept) - 1}
     return {

@@ -108,7 +108,7 @@ class BlanksLanguage:
 
     def decode(self, tokens: Sequence[int]) -> str:
         spelled = {END: "", TEXT: "", MASK: self.sign}
-        return "".join(spelled.get(t) if t in spelled else self.vocabulary[t] for t in tokens)
+        return "".join(spelled[t] if t in spelled else self.vocabulary[t] for t in tokens)
 
     def fill_in(self, prompt: str, answer: str) -> list[int]:
         fills = read_fills(prompt, answer, self.sign)
@@ -144,7 +144,7 @@ class Known:
 
     def legal(self) -> Bools:
         now = self.forced[:, min(self.place, self.forced.shape[1] - 1)]
-        legal = np.arange(len(self.fillable)) == now[:, None]
+        legal: Bools = np.arange(len(self.fillable)) == now[:, None]
         legal[now == MASK] = self.fillable
         return legal
 

@@ -12,7 +12,7 @@ from typing import Literal, overload
 import numpy as np
 
 from coterie.rollouts import Score, Task
-from coterie.worlds.base import Example, LanguageError, Passage, World
+from coterie.worlds.base import Example, Kind, LanguageError, Passage, World
 from coterie.worlds.fill.corpus import read_paragraphs, split_stretches
 from coterie.worlds.fill.language import SPECIAL, BlanksLanguage, read_fills, spell_characters, spell_pieces
 from coterie.worlds.fill.masks import MASKS
@@ -57,7 +57,9 @@ class FillWorld(World):
         if any(SIGN in text for texts in self.stretches.values() for text in texts):
             raise ValueError(f"the corpus contains {SIGN}, the sign for a blank; replace it there")
         if self.tokenizer and not (self.tasks("train") and self.tasks("heldout")):
-            raise ValueError(f"no text of block_size {self.block_size} can be spelled by the tokenizer {self.tokenizer}")
+            raise ValueError(
+                f"no text of block_size {self.block_size} can be spelled by the tokenizer {self.tokenizer}"
+            )
 
     @cached_property
     def stretches(self) -> dict[str, list[str]]:
@@ -76,7 +78,10 @@ class FillWorld(World):
     @cached_property
     def _tokens(self) -> dict[str, list[list[int]]]:
         """Each stretch as tokens; those that the tokenizer cannot spell are left out."""
-        return {split: [tokens for text in texts if (tokens := self._spell(text))] for split, texts in self.stretches.items()}
+        return {
+            split: [tokens for text in texts if (tokens := self._spell(text))]
+            for split, texts in self.stretches.items()
+        }
 
     def _spell(self, text: str) -> list[int]:
         try:
@@ -150,6 +155,10 @@ class FillWorld(World):
     def examples(self) -> Sequence[Example]:
         return Windows(self)
 
+    def solution(self, task: Task) -> str | None:
+        truth: str | None = task.spec.get("text")
+        return truth
+
     def passages(self, task: Task, answer: str) -> Sequence[Passage]:
         """Before, with blanks, and after, each blank by whether it is right."""
         truth = task.spec.get("text")
@@ -171,7 +180,7 @@ def share_right(meant: Sequence[tuple[int, str]], fills: Sequence[tuple[int, str
     return right / places if places else 1.0
 
 
-def _colored(prompt: str, fills: Sequence[str], right: Sequence[str]) -> Iterator[tuple[str, Literal["plain", "right", "wrong"]]]:
+def _colored(prompt: str, fills: Sequence[str], right: Sequence[str]) -> Iterator[tuple[str, Kind]]:
     runs = iter(zip(fills, right, strict=True))
     before = ""
     for c in prompt:
