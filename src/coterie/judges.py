@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from coterie.config import ConfigError, GRPOConfig
 from coterie.engines.base import Judge
-from coterie.runs.checkpoints import damage, write_checkpoint
+from coterie.runs.checkpoints import damage, write_whole
 from coterie.training.judging import JudgeLesson, JudgeReport, examine, train_judge
 from coterie.training.trainer import Trainer
 from coterie.worlds.base import FillLanguage, World
@@ -114,7 +114,7 @@ def save_judge(judge: Judge, report: JudgeReport | None, folder: Path) -> None:
         if report:
             (aside / "report.json").write_text(json.dumps(asdict(report), indent=1))
 
-    write_checkpoint(folder.parent, folder.name, fill)
+    write_whole(folder.parent, folder.name, fill)
 
 
 def import_judge(named: str) -> Judge:

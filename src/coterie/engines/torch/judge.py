@@ -91,7 +91,8 @@ class NetworkJudge:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.step()
-        return {"judge_error": float(squared) ** 0.5, "judge_place_loss": float(by_place), "grad_norm": float(norm)}
+        error, place_loss = float(squared.detach()) ** 0.5, float(by_place.detach())
+        return {"judge_error": error, "judge_place_loss": place_loss, "grad_norm": float(norm)}
 
     def _pad(self, rows: Sequence[np.ndarray[tuple[int], np.dtype[np.int64]]]) -> tuple[Tensor, Tensor]:
         lengths = torch.tensor([len(row) for row in rows], device=self.device)
