@@ -184,7 +184,7 @@ def test_the_phases_tell_how_many_tasks_they_admit(sums: World) -> None:
 
 
 def test_there_is_an_example_for_each_system() -> None:
-    assert [path.stem for path in EXAMPLES] == ["besiege", "brickgpt", "bricks", "fill-in", "relax", "theorygpt"]
+    assert [path.stem for path in EXAMPLES] == ["besiege", "brickgpt", "bricks", "fill", "relax", "theorygpt"]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -45,6 +45,7 @@ ALLOWED = {
     "display": (),
     "build": ("config", "engines", "grpo", "judges", "report", "runs", "training", "worlds", "bridges"),
     "demo": ("build", "config", "display", "report", "rollouts", "training"),
+    "stopping": ("display", "training"),
     "cli": ("",),
     "__init__": ("build", "config", "rollouts", "worlds"),
 }

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
-from types import FrameType
 from typing import Any
 
 from coterie.arguments import UsageError, Words
@@ -26,6 +24,7 @@ from coterie.report.pictures import contact_sheet
 from coterie.report.plots import plot_curves
 from coterie.rollouts import Score, Task
 from coterie.runs.folder import RunFolder
+from coterie.stopping import stops_gently
 from coterie.training.samples import Sample, has_passages
 from coterie.tuning import read_ranges
 from coterie.tuning import tune as search
@@ -125,28 +124,6 @@ def show_samples(display: Display, step: int, samples: Sequence[Sample]) -> None
     for sample in samples:
         heading = f"step {step}, {sample.task.id}: {sample.score.total:.3f}"
         display.show(heading, [(passage.title, passage.pieces) for passage in sample.passages])
-
-
-class stops_gently:  # noqa: N801 - it reads as a phrase after `with`
-    """The first ^C (or SIGTERM) lets the step end and saves; the second stops at once."""
-
-    def __init__(self, trainer: GRPOTrainer, display: Display) -> None:
-        self.trainer, self.display = trainer, display
-
-    def __enter__(self) -> None:
-        self.before = {kind: signal.signal(kind, self._ask) for kind in (signal.SIGINT, signal.SIGTERM)}
-
-    def __exit__(self, *_: object) -> None:
-        for kind, handler in self.before.items():
-            signal.signal(kind, handler)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.trainer.stopping:
-            if number == signal.SIGINT:
-                raise KeyboardInterrupt
-            return  # schedulers may say it twice
-        self.trainer.stop()
-        self.display.warn("finishing this step and saving; ^C again stops at once")
 
 
 def read_settings(words: Words) -> dict[str, Any]:

@@ -8,11 +8,16 @@ from dataclasses import dataclass
 
 from coterie.config import ConfigError, GRPOConfig
 from coterie.training.curriculum import Phase, read_phases
-from coterie.worlds.base import World
+from coterie.worlds.base import FillLanguage, World
 
 # Every choice of every setting that is one, in a formula or a few words; names in braces are settings.
 # r reward, A advantage, p policy, q reference, ratio = p / p_old per token, |y| tokens of an answer.
 WORDS: dict[str, dict[str, str]] = {
+    "policy": {
+        "auto": "fills in where prompts have blanks, and writes from left to right where they have none",
+        "causal": "writes from left to right",
+        "fill": "fills the blanks of a prompt in {fill_passes} pass(es), every place in sight of every other",
+    },
     "advantage": {
         "standardized": "A = (r - mean of the group) / (std of the group + 1e-6)",
         "centered": "A = r - mean of the group",
@@ -76,10 +81,11 @@ LOGIT_COPIES = 6  # logits, log-probabilities and the entropy's terms; four are 
 CPU_TOKENS, GPU_TOKENS = 2_048, 65_536  # micro_batch_tokens where it is not set
 
 
-def count_parameters(vocabulary: int, width: int, depth: int) -> int:
-    """Of the small transformer: embedding and head, `depth` blocks, and norms."""
+def count_parameters(vocabulary: int, width: int, depth: int, fills: bool = False) -> int:
+    """Of the small transformer: embedding and head, `depth` blocks, norms, and a look at 7 places if it fills in."""
     attention, mlp, norms = 4 * width**2, 3 * width * hidden_width(width), 2 * width
-    return 2 * vocabulary * width + depth * (attention + mlp + norms) + width
+    near = 7 * width**2 + width if fills else 0
+    return 2 * vocabulary * width + depth * (attention + mlp + norms) + width + near
 
 
 def hidden_width(width: int) -> int:
@@ -101,6 +107,7 @@ class Sizes:
     minibatch: int  # answers
     minibatches: int  # an epoch
     micro_tokens: dict[str, int]  # by kind of device; `auto` may mean either
+    fills: bool  # in the prompt's own row; else the answer comes after it
 
     @classmethod
     def of(cls, config: GRPOConfig, world: World) -> Sizes:
@@ -111,25 +118,31 @@ class Sizes:
         replayed = min(config.replay_capacity, round(config.replay_share * config.prompts_per_step))
         learned = answers + replayed * config.group_size
         minibatch = config.minibatch_size or learned
-        kinds = {"a CPU": CPU_TOKENS, "a GPU": GPU_TOKENS}
+        fills = config.policy != "causal" and isinstance(language, FillLanguage)
+        prompts = [language.encode_prompt(task.prompt) for task in world.tasks("train")]
+        longest = min(config.max_tokens or language.max_tokens, language.max_tokens)
+        if isinstance(language, FillLanguage) and fills:
+            longest = max(prompt.count(language.mask) for prompt in prompts)
+        kinds = {"a CPU": CPU_TOKENS * (config.group_size if fills else 1), "a GPU": GPU_TOKENS}
         if config.device != "auto":
             kinds.pop("a GPU" if config.device == "cpu" else "a CPU")
         return cls(
             config,
             vocabulary=len(language.vocabulary),
-            prompt_tokens=max(len(language.encode_prompt(task.prompt)) for task in world.tasks("train")),
-            answer_tokens=min(config.max_tokens or language.max_tokens, language.max_tokens),
+            prompt_tokens=max(map(len, prompts)),
+            answer_tokens=longest,
             answers=answers,
             replayed_groups=replayed,
             learned_answers=learned,
             minibatch=minibatch,
             minibatches=math.ceil(learned / minibatch),
             micro_tokens={"any device": config.micro_batch_tokens} if config.micro_batch_tokens else kinds,
+            fills=fills,
         )
 
     @property
     def row_tokens(self) -> int:
-        return self.prompt_tokens + self.answer_tokens
+        return self.prompt_tokens + (0 if self.fills else self.answer_tokens)
 
     @property
     def updates(self) -> int:
@@ -139,7 +152,8 @@ class Sizes:
 def memory(sizes: Sizes, micro_tokens: int) -> dict[str, int]:
     """Bytes by what holds them, at their peak."""
     config = sizes.config
-    weights = FLOAT * count_parameters(sizes.vocabulary, config.width, config.depth)
+    weights = FLOAT * count_parameters(sizes.vocabulary, config.width, config.depth, sizes.fills)
+    cached = 0 if sizes.fills else 2 * config.depth * config.width
     rows = max(1, min(micro_tokens // sizes.row_tokens, sizes.minibatch))
     sampled = max(sizes.answers, config.eval_tasks * config.eval_samples if config.eval_every else 0)
     # A block keeps for its gradient about 14 widths (stream, norms, q, k, v, mixed) and 4 hidden widths a token.
@@ -150,7 +164,7 @@ def memory(sizes: Sizes, micro_tokens: int) -> dict[str, int]:
         "AdamW (two moments)": 2 * weights,
         "reference": weights if config.kl_coef else 0,
         # Keys and values, and a second copy for a moment whenever finished rows are dropped.
-        "cache while sampling": 2 * FLOAT * sampled * sizes.row_tokens * 2 * config.depth * config.width,
+        "cache while sampling": 2 * FLOAT * sampled * sizes.row_tokens * cached,
         "activations of a micro-batch": FLOAT * rows * sizes.row_tokens * kept,
         "logits at chosen places": LOGIT_COPIES * FLOAT * rows * sizes.answer_tokens * sizes.vocabulary,
     }
@@ -161,7 +175,7 @@ def explain(config: GRPOConfig, world: World) -> str:
     sizes = Sizes.of(config, world)
     sections = {
         "A step": _batch_lines(sizes, world),
-        "Advantage": _advantage_lines(config),
+        "Advantage": _advantage_lines(sizes),
         "Loss": _loss_lines(sizes),
         "Replay": _replay_lines(sizes),
         "Tasks": _task_lines(config, world),
@@ -181,6 +195,7 @@ def _batch_lines(sizes: Sizes, world: World) -> Iterator[str]:
     config = sizes.config
     tasks = len(world.tasks("train"))
     drawn = config.steps * config.prompts_per_step
+    yield f"the policy {_say(config, 'policy')}"
     yield f"{config.prompts_per_step} tasks x {config.group_size} answers = {sizes.answers:,} answers a step"
     yield (
         f"{config.steps:,} steps = {config.steps * sizes.answers:,} answers; {drawn:,} tasks drawn of {tasks:,} to "
@@ -206,9 +221,12 @@ def _batch_lines(sizes: Sizes, world: World) -> Iterator[str]:
     yield "gradients of micro-batches add up; all denominators are the whole update's"
 
 
-def _advantage_lines(config: GRPOConfig) -> Iterator[str]:
+def _advantage_lines(sizes: Sizes) -> Iterator[str]:
+    config = sizes.config
+    judged = config.judge not in ("auto", "none") or (config.judge == "auto" and sizes.fills)
+    told = f"r = the verdict of a frozen judge ({config.judge})" if judged else "r = the world's own total"
     weights = ", ".join(f"{weight:g} {part}" for part, weight in config.reward_parts.items())
-    yield f"{_say(config, 'reward_sum')}: {weights}" if weights else "r = the world's own total"
+    yield f"{_say(config, 'reward_sum')}: {weights}" if weights else told
     if config.overlong != "keep":
         yield _say(config, "overlong")
     if config.baseline_memory is not None:
@@ -304,7 +322,7 @@ def _schedule_lines(sizes: Sizes, world: World) -> Iterator[str]:
 
 def _memory_lines(sizes: Sizes) -> Iterator[str]:
     config = sizes.config
-    parameters = count_parameters(sizes.vocabulary, config.width, config.depth)
+    parameters = count_parameters(sizes.vocabulary, config.width, config.depth, sizes.fills)
     yield f"{parameters:,} parameters: width {config.width}, depth {config.depth}, vocabulary {sizes.vocabulary}"
     for device, tokens in sizes.micro_tokens.items():
         held = memory(sizes, tokens)

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-
 REACH = 3  # places to each side that a place of a bidirectional model looks at before any attention
 
 

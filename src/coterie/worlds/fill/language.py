@@ -102,7 +102,8 @@ class BlanksLanguage:
 
     def encode(self, answer: str) -> list[int]:
         tokens = self._cut(answer)
-        if len(tokens) > self.block_size:
+        # A tokenizer may cut what was drawn token by token into more of them.
+        if self.one_each and len(tokens) > self.block_size:
             raise LanguageError(f"the text has {len(tokens)} tokens; write at most {self.block_size}")
         return [*tokens, END]
 
@@ -110,8 +111,17 @@ class BlanksLanguage:
         spelled = {END: "", TEXT: "", MASK: self.sign}
         return "".join(spelled[t] if t in spelled else self.vocabulary[t] for t in tokens)
 
+    def read_fills(self, prompt: str, answer: str) -> list[tuple[int, str]] | None:
+        """(blanks, what stands there) for each run of blanks; None if the answer is not the prompt, filled in."""
+        return read_fills(prompt, answer, self.sign, self.one_each)
+
+    @cached_property
+    def one_each(self) -> bool:
+        """Whether every token is a character."""
+        return all(len(piece) == 1 for piece in self.spelling.pieces)
+
     def fill_in(self, prompt: str, answer: str) -> list[int]:
-        fills = read_fills(prompt, answer, self.sign)
+        fills = self.read_fills(prompt, answer)
         if fills is None:
             raise LanguageError(f"{answer[:40]!r} is not {prompt[:40]!r}, filled in")
         tokens = self.encode_prompt(prompt)
@@ -156,11 +166,11 @@ class Known:
         self.forced = self.forced[rows]
 
 
-def read_fills(prompt: str, answer: str, sign: str) -> list[tuple[int, str]] | None:
+def read_fills(prompt: str, answer: str, sign: str, one_each: bool) -> list[tuple[int, str]] | None:
     """(blanks, what stands there) for each run of blanks; None if the answer is not the prompt, filled in.
 
-    A blank takes at least one character. What is known is found as early as it can be, which finds a reading if
-    there is one, and the only one where every blank is a character.
+    A blank takes one character, or else at least one; then what is known is found as early as it can be, which finds
+    a reading if there is one.
     """
     runs: list[tuple[int, str]] = []  # blanks, and the known text after them
     first, *others = prompt.split(sign)
@@ -173,6 +183,8 @@ def read_fills(prompt: str, answer: str, sign: str) -> list[tuple[int, str]] | N
     if waiting:
         runs.append((waiting, ""))
     if not answer.startswith(first) or (not runs and answer != first):
+        return None
+    if one_each and len(answer) != len(prompt):
         return None
     fills, place = [], len(first)
     for number, (blanks, known) in enumerate(runs, 1):

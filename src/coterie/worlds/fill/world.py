@@ -14,7 +14,7 @@ import numpy as np
 from coterie.rollouts import Score, Task
 from coterie.worlds.base import Example, Kind, LanguageError, Passage, World
 from coterie.worlds.fill.corpus import read_paragraphs, split_stretches
-from coterie.worlds.fill.language import SPECIAL, BlanksLanguage, read_fills, spell_characters, spell_pieces
+from coterie.worlds.fill.language import SPECIAL, BlanksLanguage, spell_characters, spell_pieces
 from coterie.worlds.fill.masks import MASKS
 from coterie.worlds.fill.ngram import NgramModel
 
@@ -94,12 +94,13 @@ class FillWorld(World):
         return {split: list(self._windows(split)) for split in ("train", "heldout")}
 
     def _windows(self, split: str) -> Iterator[Task]:
-        """Training texts overlap by half, held-out ones not at all."""
+        """Training texts overlap by half; held-out ones not at all, and what stands in a training text is left out."""
+        known = "" if split == "train" else "\n".join(self.stretches["train"])
         stride = self.block_size // 2 if split == "train" else self.block_size
         for number, tokens in enumerate(self._tokens[split]):
             for start in range(0, len(tokens) - self.block_size + 1, stride):
                 task = self.make_task(f"{split}-{number}-{start}", tokens[start : start + self.block_size])
-                if task is not None:
+                if task is not None and task.spec["text"] not in known:
                     yield task
 
     def tasks(self, split: str) -> Sequence[Task]:
@@ -141,12 +142,12 @@ class FillWorld(World):
         return [self._score(task.prompt, truth, natural, answer) for answer in answers]
 
     def _score(self, prompt: str, truth: str | None, natural: float, answer: str) -> Score:
-        fills = read_fills(prompt, answer, SIGN)
+        fills = self._language.read_fills(prompt, answer)
         if fills is None:
             return Score(0.0, {"ngram": 0.0, "match": 0.0}, valid=False, note="this is not the text, filled in")
         # As likely a text as the true one, a character, or less; to be likelier is no merit.
         parts = {"ngram": math.exp(min(0.0, self.ngrams.log_probability(answer) - natural))}
-        meant = None if truth is None else read_fills(prompt, truth, SIGN)
+        meant = None if truth is None else self._language.read_fills(prompt, truth)
         if meant is not None:
             parts["match"] = share_right(meant, fills)
         total = self.ngram_weight * parts["ngram"] + self.match_weight * parts.get("match", parts["ngram"])
@@ -163,8 +164,8 @@ class FillWorld(World):
         """Before, with blanks, and after, each blank by whether it is right."""
         truth = task.spec.get("text")
         blanks = Passage("blanks", [(c, "blank" if c == SIGN else "plain") for c in task.prompt])
-        fills = read_fills(task.prompt, answer, SIGN)
-        meant = None if truth is None else read_fills(task.prompt, truth, SIGN)
+        fills = self._language.read_fills(task.prompt, answer)
+        meant = None if truth is None else self._language.read_fills(task.prompt, truth)
         if fills is None:
             return [blanks, Passage("after", [(answer, "wrong")])]
         right = [fill for _, fill in meant] if meant else [""] * len(fills)
