@@ -186,15 +186,9 @@ def test_a_run_stops_when_reward_and_measure_part_and_not_when_it_is_not_guarded
 
 
 def test_kills_leave_the_same_bytes_as_none(settings: dict[str, Any], tmp_path: Path) -> None:
-    more: dict[str, Any] = {
-        "steps": 24,
-        "save_every": 3,
-        "fill_passes": 2,
-        "kl_coef": 0.05,
-        "replay_capacity": 8,
-        "eval_every": 10,
-    }
-    config = GRPOConfig(**{**settings, "cold_start_steps": 40, "judge_steps": 20}, **more, eval_tasks=4, sample_every=5)
+    more: dict[str, Any] = {"steps": 24, "save_every": 3, "fill_passes": 2, "kl_coef": 0.05, "replay_capacity": 8}
+    more |= {"cold_start_steps": 40, "judge_steps": 20, "eval_every": 10, "eval_tasks": 4, "sample_every": 5}
+    config = GRPOConfig(**{**settings, **more})
     calm, harried = tmp_path / "calm", tmp_path / "harried"
     for path in (calm, harried):
         RunFolder.create(path, write_toml(config))
