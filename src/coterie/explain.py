@@ -155,6 +155,8 @@ def memory(sizes: Sizes, micro_tokens: int) -> dict[str, int]:
     weights = FLOAT * count_parameters(sizes.vocabulary, config.width, config.depth, sizes.fills)
     cached = 0 if sizes.fills else 2 * config.depth * config.width
     rows = max(1, min(micro_tokens // sizes.row_tokens, sizes.minibatch))
+    # Siblings that fill in at once share a row of the network.
+    computed = max(1, rows // config.group_size) if sizes.fills and config.fill_passes == 1 else rows
     sampled = max(sizes.answers, config.eval_tasks * config.eval_samples if config.eval_every else 0)
     # A block keeps for its gradient about 14 widths (stream, norms, q, k, v, mixed) and 4 hidden widths a token.
     kept = config.depth * (14 * config.width + 4 * hidden_width(config.width))
@@ -165,7 +167,7 @@ def memory(sizes: Sizes, micro_tokens: int) -> dict[str, int]:
         "reference": weights if config.kl_coef else 0,
         # Keys and values, and a second copy for a moment whenever finished rows are dropped.
         "cache while sampling": 2 * FLOAT * sampled * sizes.row_tokens * cached,
-        "activations of a micro-batch": FLOAT * rows * sizes.row_tokens * kept,
+        "activations of a micro-batch": FLOAT * computed * sizes.row_tokens * kept,
         "logits at chosen places": LOGIT_COPIES * FLOAT * rows * sizes.answer_tokens * sizes.vocabulary,
     }
 
