@@ -152,6 +152,9 @@ def test_any_function_can_be_the_judge(settings: dict[str, Any], tmp_path: Path)
     text = rollouts[0].answers[0]
     assert score.total == score.parts["judge"] == sum(c in "aeiou" for c in text) / len(text)
     assert said[0].startswith("judge on ")
+    path.write_text("def vowels(texts, tasks):\n    return [1.0, 2.0]\n")
+    with pytest.raises(ConfigError, match=r"the judge gave 2 numbers for .* texts, on .* held-out texts"):
+        GRPOTrainer(GRPOConfig(**settings, judge=f"{path}:vowels")).scorer.prepare()
     for named, told in ((f"{path}:consonants", "has no function 'consonants'"), ("no.py:f", "there is no file no.py")):
         with pytest.raises(ConfigError, match=told):
             GRPOTrainer(GRPOConfig(**settings, judge=named)).scorer.prepare()

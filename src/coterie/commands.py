@@ -19,7 +19,7 @@ from coterie.demo import SETTINGS, run_demo
 from coterie.display import Display, show_table
 from coterie.explain import explain as explain_config
 from coterie.judges import FOLDER as JUDGE_FOLDER
-from coterie.judges import examine_judge, obtain_judge, save_judge
+from coterie.judges import obtain_judge
 from coterie.report.pictures import contact_sheet
 from coterie.report.plots import plot_curves
 from coterie.rollouts import Score, Task
@@ -113,9 +113,7 @@ Without --generator-checkpoint the generator is pretrained first. DIR can be nam
         with trainer.scorer, stops_gently(trainer, display):
             display.say(trainer.engine.describe())
             trainer.cold_start()
-            judge = obtain_judge(trainer, display.say)
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            save_judge(judge, examine_judge(judge, trainer), folder)
+            obtain_judge(trainer, display.say, folder)
     display.say(f"Done. The judge is in {folder}. Try: coterie train {config.world} --judge-checkpoint {folder}")
     return 0
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coterie.config import ConfigError, GRPOConfig
-from coterie.engines.base import Judge
+from coterie.engines.base import Judge, Metrics
 from coterie.runs.checkpoints import damage, write_whole
-from coterie.training.judging import JudgeLesson, JudgeReport, examine, train_judge
+from coterie.training.judging import JudgeFailure, JudgeLesson, JudgeReport, examine, train_judge
 from coterie.training.trainer import Trainer
 from coterie.worlds.base import FillLanguage, World
 
@@ -33,13 +33,17 @@ def judge_named(config: GRPOConfig, world: World) -> str:
     return "new" if fills else "none"
 
 
-def obtain_judge(trainer: Trainer, say: Callable[[str], None]) -> Judge:
-    """Load, import or train it, and tell how well it does on held-out text before it is trusted."""
+def obtain_judge(trainer: Trainer, say: Callable[[str], None], folder: Path | None = None) -> Judge:
+    """Load, import or train it, and tell how well it does on held-out text before it is trusted.
+
+    A new one is kept in `folder`, by default the run's; the next time it is found there.
+    """
     named = judge_named(trainer.config, trainer.world)
-    kept = trainer.run.path / FOLDER if trainer.run else None
+    if folder is None and trainer.run is not None:
+        folder = trainer.run.path / FOLDER
     judge: Judge
-    if named == "new" and kept is not None and kept.is_dir():
-        return load_judge(kept, trainer)  # this run's own: it was examined when it was new
+    if named == "new" and folder is not None and folder.is_dir():
+        return load_judge(folder, trainer)  # it was examined when it was new
     if named == "new":
         judge = new_judge(trainer)
     elif ":" in named and named.partition(":")[0].endswith(".py"):
@@ -51,8 +55,8 @@ def obtain_judge(trainer: Trainer, say: Callable[[str], None]) -> Judge:
         say(line)
     if report and report.auc < TRUSTED_AUC:
         say(f"an AUC below {TRUSTED_AUC} is little to learn from: raise judge_steps or the policy's width")
-    if named == "new" and kept is not None:
-        save_judge(judge, report, kept)
+    if named == "new" and folder is not None:
+        save_judge(judge, report, folder)
     return judge
 
 
@@ -62,7 +66,10 @@ def examine_judge(judge: Judge, trainer: Trainer) -> JudgeReport | None:
     if not isinstance(language, FillLanguage) or trainer.world.solution(tasks[0]) is None:
         return None
     sampling = replace(trainer.sampling, seed=trainer.config.seed)
-    return examine(judge, trainer.world, language, trainer.generate_rollouts(tasks, 1, sampling))
+    try:
+        return examine(judge, trainer.world, language, trainer.generate_rollouts(tasks, 1, sampling))
+    except JudgeFailure as failure:
+        raise ConfigError(str(failure)) from None
 
 
 def new_judge(trainer: Trainer) -> NetworkJudge:
@@ -78,7 +85,14 @@ def new_judge(trainer: Trainer) -> NetworkJudge:
     judge = NetworkJudge(language, engine.model.shape, config.seed, str(engine.device))
     judge.begin_from(engine.model)
     lesson = JudgeLesson(config.judge_steps, config.judge_batch, config.judge_rate, config.seed, trainer.sampling)
-    train_judge(judge, trainer.world, language, engine, lesson, trainer.tell, time.perf_counter)
+
+    def tell(phase: str, done: int, total: int, metrics: Metrics) -> None:
+        trainer.tell(phase, done, total, metrics)
+        if trainer.stopping:  # half a judge is of no use; the policy is saved
+            raise KeyboardInterrupt
+
+    train_judge(judge, trainer.world, language, engine, lesson, tell, time.perf_counter)
+    judge.network.requires_grad_(False)
     return judge
 
 
@@ -108,6 +122,7 @@ def save_judge(judge: Judge, report: JudgeReport | None, folder: Path) -> None:
     from coterie.engines.torch.judge import NetworkJudge
 
     assert isinstance(judge, NetworkJudge)
+    folder.parent.mkdir(parents=True, exist_ok=True)
 
     def fill(aside: Path) -> None:
         judge.save(aside)

@@ -21,6 +21,10 @@ REAL_SHARE = 0.25  # of the texts that a judge learns from and that are as they 
 NUM_BINS = 5
 
 
+class JudgeFailure(ValueError):
+    """A judge that failed in its exam; the message says how."""
+
+
 class Scoring(Protocol):
     """Who gives a step's answers their scores."""
 
@@ -182,12 +186,14 @@ def examine(judge: Judge, world: World, language: FillLanguage, groups: Sequence
     known = [(group, truth) for group in groups if (truth := world.solution(group.task)) is not None]
     assert known, "none of the tasks has a known solution"
     truths, tasks = [truth for _, truth in known], [group.task for group, _ in known]
-    real = np.array(judge(truths, tasks))
-    filled = np.array(judge([group.answers[0] for group, _ in known], tasks))
+    said = ask(judge, [*truths, *(group.answers[0] for group, _ in known)], tasks * 2)
+    if failed := [verdict for verdict in said if isinstance(verdict, str)]:
+        raise JudgeFailure(f"the judge {failed[0]}, on {len(failed)} of {len(said)} held-out texts")
+    verdicts = np.array(said, np.float64)
+    real, filled = verdicts[: len(known)], verdicts[len(known) :]
     first = [Group(group.task, group.completions[:1]) for group, _ in known]
     shares = [float(s.replaced[1:].mean()) for s in specimens_of(first, truths, language)]
     wanted = np.concatenate([np.ones(len(real)), 1 - np.asarray(replaced_amount(np.array(shares)))])
-    verdicts = np.concatenate([real, filled])
     return JudgeReport(
         num_texts=len(real),
         auc=auc(real.tolist(), filled.tolist()),
