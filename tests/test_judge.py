@@ -24,6 +24,7 @@ from coterie.training.judging import (
     auc,
     calibration,
     examine,
+    heated,
     specimens_of,
     train_judge,
 )
@@ -81,6 +82,15 @@ def test_a_judge_learns_to_tell_true_texts_from_filled_ones() -> None:
     assert "AUC 0.9" in next(report.lines()) or "AUC 1.0" in next(report.lines())
     wanted = [b for _, b, _ in report.bins]
     assert sum(count for *_, count in report.bins) == 160 and wanted[0] < wanted[-1]
+
+
+def test_texts_are_drawn_hotter_at_first_and_then_as_they_will_be() -> None:
+    rng, sampling = np.random.default_rng(0), Sampling(0.8, 0.95, seed=3)
+    first = [heated(sampling, 0.0, rng) for _ in range(200)]
+    assert 0.8 < min(s.temperature for s in first) < 0.85 and 1.9 < max(s.temperature for s in first) < 2.0
+    assert all((s.top_p, s.seed) == (1.0, 3) for s in first)
+    assert max(heated(sampling, 0.3, rng).temperature for _ in range(200)) < 0.8 * (1 + 1.5 / 2)
+    assert heated(sampling, 0.6, rng) == heated(sampling, 0.9, rng) == sampling
 
 
 def test_a_judge_is_the_same_after_saving_and_refuses_another_language(tmp_path: Path) -> None:

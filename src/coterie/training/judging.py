@@ -18,6 +18,10 @@ from coterie.worlds.base import FillLanguage, World
 
 INDEPENDENT = "independent"  # the part that holds the world's own verdict, which nobody trains on
 REAL_SHARE = 0.25  # of the texts that a judge learns from and that are as they were
+# At first the generator's texts are drawn hotter, so that there is something easy to tell: an AUC of .95 after 350
+# updates rather than 550.
+HEAT = 1.5  # the temperature is multiplied by up to 1 more than this
+HEATED_SHARE = 0.6  # of the updates, in which the heat goes down to nothing
 NUM_BINS = 5
 
 
@@ -142,12 +146,20 @@ def train_judge(
         truths = [example.answer for example in drawn]
         tasks = [example.task for example in drawn[real:]]
         # A random stream of its own, so that the engine is afterwards as it was.
-        sampling = replace(lesson.sampling, seed=int(rng.integers(2**31)))
+        sampling = heated(replace(lesson.sampling, seed=int(rng.integers(2**31))), step / lesson.steps, rng)
         groups = [group for _, group in sorted(engine.sample(tasks, 1, sampling), key=lambda pair: pair[0])]
         untouched = [untouched_specimen(language.encode_prompt(text)) for text in truths[:real]]
         rate = learning_rate(step, lesson.steps, lesson.rate, min(30, lesson.steps // 10), "cosine", 0.1)
         metrics = judge.learn([*untouched, *specimens_of(groups, truths[real:], language)], rate)
         tell("judge", step + 1, lesson.steps, {**metrics, "step_time": clock() - started})
+
+
+def heated(sampling: Sampling, done: float, rng: np.random.Generator) -> Sampling:
+    """Hotter, and without top-p, by a random amount that goes down to nothing."""
+    heat = HEAT * float(rng.random()) * max(0.0, 1 - done / HEATED_SHARE)
+    if heat == 0:
+        return sampling
+    return replace(sampling, temperature=(1 + heat) * sampling.temperature, top_p=1.0)
 
 
 def untouched_specimen(tokens: Sequence[int]) -> Specimen:
