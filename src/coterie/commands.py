@@ -36,7 +36,7 @@ from coterie.worlds.load import load_world, world_fields
 from coterie.worlds.scoring import Scorer
 
 # What eval and sample may set otherwise than the run did.
-SAMPLING_NAMES = ("temperature", "top_p", "max_tokens", "seed", "device", "threads")
+SAMPLING_NAMES = ("temperature", "top_p", "fill_passes", "max_tokens", "seed", "device", "threads")
 
 
 def train(words: Words, only_cold_start: bool = False) -> int:
@@ -71,9 +71,9 @@ def train(words: Words, only_cold_start: bool = False) -> int:
             f"Stopped after {trainer.place}: {trainer.guard.parted}. To go on all the same: "
             f"coterie train --resume {path} --guard-window 0"
         )
-    elif only_cold_start:
+    elif only_cold_start and not trainer.stopping:
         display.say(f"Done. The policy is in {path}. Try: coterie train {config.world} --generator-checkpoint {path}")
-    elif trainer.progress.step < config.steps:
+    elif trainer.progress.step < config.steps or only_cold_start:
         display.say(f"Stopped after {trainer.place}. To go on: coterie train --resume {path}")
     else:
         reward = f"reward {metrics['reward']:.3f}. " if metrics else ""
@@ -155,8 +155,9 @@ def open_run(words: Words) -> tuple[RunFolder, GRPOTrainer]:
         changes["eval_temperature"] = changes["temperature"]
     config = parse_settings({**config.model_dump(exclude={"out", "track"}), **changes}, world_fields(config.world))
     checkpoint = run.find_checkpoint(Display(1).warn, words.pop("checkpoint"))
-    if (run.path / JUDGE_FOLDER).is_dir() and config.judge in ("auto", "new"):
-        config = config.model_copy(update={"judge": str(run.path / JUDGE_FOLDER)})
+    if config.judge in ("auto", "new"):  # the run's own, if it came so far; none is trained only to look at a policy
+        judge = run.path / JUDGE_FOLDER
+        config = config.model_copy(update={"judge": str(judge) if judge.is_dir() else "none"})
     trainer = GRPOTrainer(config, say=lambda _: None)
     trainer.engine.load_policy(find_policy(checkpoint))
     return run, trainer
