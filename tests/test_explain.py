@@ -13,10 +13,12 @@ import torch
 from coterie import GRPOConfig, GRPOTrainer
 from coterie.build import settle
 from coterie.config import ConfigError, parse_settings, read_toml
+from coterie.doubts import warnings_of
 from coterie.engines.torch.learner import score_places
 from coterie.engines.torch.transformer import Cache, PolicyShape, Transformer
-from coterie.explain import WORDS, Sizes, count_parameters, explain, hidden_width, memory, warnings_of
+from coterie.explain import WORDS, explain
 from coterie.rollouts import Batch
+from coterie.sizes import Sizes, count_parameters, hidden_width, memory
 from coterie.worlds.base import World
 from coterie.worlds.load import load_world, world_fields
 
@@ -185,7 +187,7 @@ def test_the_phases_tell_how_many_tasks_they_admit(sums: World) -> None:
 
 
 def test_there_is_an_example_for_each_system() -> None:
-    names = "besiege brickgpt bricks fill-in machines-car machines-catapult relax theory"
+    names = "besiege brickgpt bricks fill machines-car machines-catapult relax theory"
     assert [path.stem for path in EXAMPLES] == names.split()
 
 

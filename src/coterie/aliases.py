@@ -32,6 +32,17 @@ ALIASES = {
     "log_interval": "log_every",
     "eval_steps": "eval_every",
     "output_dir": "out",
+    "out_dir": "out",
+    "max_iters": "steps",
+    "warmup_iters": "warmup_steps",
+    "eval_interval": "eval_every",
+    "sample_interval": "sample_every",
+    "n_layer": "depth",
+    "n_head": "heads",
+    "n_embd": "width",
+    "judge_checkpoint": "judge",
+    "wandb_project": "track_project",
+    "wandb_run_name": "track_name",
     "checkpoint": "start_from",
     "reference_mode": "reference",
     "ema_alpha": "reference_old_share",
@@ -69,6 +80,7 @@ CHOICES: dict[str, dict[Any, dict[str, Any]]] = {
         "true": {"replay_capacity": 16, "replay_priority": "reward"},
         "false": {"replay_priority": "uniform"},
     },
+    "wandb_log": {"true": {"track": "wandb"}, "false": {"track": ""}},
     "use_gurobi": {"true": {"program": "gurobi"}, "false": {"program": "limit_load"}},
     "lr_scheduler_type": {"cosine": {"schedule": "cosine"}, "constant": {"schedule": "constant"}},
     "advantage_estimator": {"pass@k": {"advantage": "best_minus_second"}, "grpo": {"advantage": "standardized"}},
@@ -95,6 +107,10 @@ def translate(name: str, value: Any) -> dict[str, Any]:
         return {"reference_old_share": 1 - float(value)}
     if name in ("replay_buffer_size", "REPLAY_BUFFER_SIZE"):  # answers there, groups of 64 here
         return {"replay_capacity": max(1, round(int(value) / 64))}
+    if name == "generator_checkpoint":  # pretrained there, so it does not go through a cold start again
+        return {"start_from": value, "cold_start_steps": 0}
+    if name == "dataset":
+        return {"corpus": value}
     if name == "report_to":
         return {"track": "" if value in ("none", []) else ",".join([value] if isinstance(value, str) else value)}
     if name not in CHOICES:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from coterie.config import ConfigError, GRPOConfig, parse_settings, read_toml, write_toml
 from coterie.engines.base import Engine
 from coterie.grpo.objective import Objective
+from coterie.judges import judge_named, obtain_judge
 from coterie.runs.folder import RunFolder
+from coterie.training.judging import JudgedScorer, Scoring
+from coterie.training.samples import Reader, Sample, has_passages
 from coterie.training.trainer import Trainer, Watcher
-from coterie.worlds.base import World
+from coterie.worlds.base import FillLanguage, World
 from coterie.worlds.load import load_world, world_fields
 from coterie.worlds.scoring import Scorer
 
@@ -32,11 +35,15 @@ class GRPOTrainer(Trainer):
         engine: Engine | None = None,
         run: RunFolder | None = None,
         watchers: Sequence[Watcher] = (),
+        say: Callable[[str], None] = print,
     ) -> None:
         world = world or load_world(config.world, config.world_options)
         config = settle(config, world)
         engine = engine or make_engine(config, world)
-        scorer = Scorer(world, config.workers or available_cores(), config.answer_limit_s)
+        scorer: Scoring = Scorer(world, config.workers or available_cores(), config.answer_limit_s)
+        if judge_named(config, world) != "none":
+            # Made when it is needed: a new one learns from the policy that GRPO starts from.
+            scorer = JudgedScorer(scorer, lambda: obtain_judge(self, say))
         try:
             super().__init__(config, world, engine, scorer, run, watchers)
         except ValueError as error:
@@ -46,6 +53,8 @@ class GRPOTrainer(Trainer):
             self.run = RunFolder.create(Path(config.out), write_toml(config))
         if self.run is not None:
             self.watchers += make_trackers(config, self.run)
+            if has_passages(world):
+                self.readers.append(sample_writer(self.run))
 
 
 def settle(config: GRPOConfig, world: World) -> GRPOConfig:
@@ -71,22 +80,22 @@ def make_engine(config: GRPOConfig, world: World) -> Engine:
     import torch
 
     from coterie.engines.torch.causal import CausalEngine
+    from coterie.engines.torch.fill import FillEngine
     from coterie.engines.torch.learner import LearnerSettings
     from coterie.engines.torch.transformer import PolicyShape
 
     language = world.language()
     if language is None:
         raise ConfigError(f"the world {world.name!r} has no closed vocabulary: its language() is None")
-    device = config.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"device = {device!r}, but torch finds no GPU; write cpu or auto")
+    device = find_device(config)
     torch.set_num_threads(config.threads or available_cores())
+    fills = policy_kind(config, world) == "fill"
     try:
-        shape = PolicyShape(len(language.vocabulary), config.width, config.depth, config.heads)
+        shape = PolicyShape(len(language.vocabulary), config.width, config.depth, config.heads, causal=not fills)
     except ValueError as error:
         raise ConfigError(str(error)) from None
+    # Siblings that fill in share their text, and it is computed once: a micro-batch holds as many more.
+    cpu_tokens = 2_048 * (config.group_size if fills else 1)
     settings = LearnerSettings(
         objective=Objective(
             clip_low=config.clip_low,
@@ -100,21 +109,59 @@ def make_engine(config: GRPOConfig, world: World) -> Engine:
         ),
         epochs=config.epochs,
         minibatch_size=config.minibatch_size,
-        micro_batch_tokens=config.micro_batch_tokens or (2_048 if device == "cpu" else 65_536),
+        micro_batch_tokens=config.micro_batch_tokens or (cpu_tokens if device == "cpu" else 65_536),
         weight_decay=config.weight_decay,
         max_grad_norm=config.max_grad_norm,
     )
-    engine = CausalEngine(language, shape, settings, config.seed, device, config.offload_reference)
+    engine: CausalEngine | FillEngine
+    if fills:
+        assert isinstance(language, FillLanguage)
+        engine = FillEngine(language, shape, settings, config.seed, device, config.offload_reference)
+    else:
+        engine = CausalEngine(language, shape, settings, config.seed, device, config.offload_reference)
     if config.start_from is not None:
         engine.load_policy(find_policy(Path(config.start_from)))
     return engine
+
+
+def find_device(config: GRPOConfig) -> str:
+    """The device that is meant, if it is there."""
+    import torch
+
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device = {device!r}, but torch finds no GPU; write cpu or auto")
+    return device
+
+
+def policy_kind(config: GRPOConfig, world: World) -> str:
+    """causal or fill"""
+    can_fill = isinstance(world.language(), FillLanguage)
+    if config.policy == "fill" and not can_fill:
+        raise ConfigError(
+            f"policy = 'fill' needs prompts with blanks, which {world.name} has not; write causal or auto"
+        )
+    return ("fill" if can_fill else "causal") if config.policy == "auto" else config.policy
 
 
 def make_trackers(config: GRPOConfig, run: RunFolder) -> list[Watcher]:
     """Those that `track` names."""
     from coterie.bridges.trackers import TRACKERS
 
-    return [TRACKERS[name](run.path) for name in config.trackers]
+    return [TRACKERS[name](run.path, config.track_project, config.track_name) for name in config.trackers]
+
+
+def sample_writer(run: RunFolder) -> Reader:
+    """Puts samples into the run folder, a page a time."""
+    from coterie.report.samples import write_samples
+
+    def write(step: int, samples: Sequence[Sample]) -> None:
+        shown = [(f"{s.task.id}: {s.score.total:.3f}", [(p.title, p.pieces) for p in s.passages]) for s in samples]
+        write_samples(shown, run.path / "samples" / f"step-{step:06d}")
+
+    return write
 
 
 def find_policy(path: Path) -> Path:
@@ -130,6 +177,6 @@ def read_run_config(run: RunFolder) -> GRPOConfig:
     return parse_settings(settings, world_fields(settings["world"]))
 
 
-def default_out(config: GRPOConfig) -> str:
+def default_out(config: GRPOConfig, suffix: str = "") -> str:
     """runs/WORLD-DATE-TIME"""
-    return f"runs/{Path(config.world).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return f"runs/{Path(config.world).stem}{suffix}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -25,6 +25,8 @@ Coterie trains generators to make things that can be checked.
 
   coterie train WORLD | FILE.toml | my_world.py  [--name value …]
   coterie train --resume RUN                     go on with a run that was stopped or killed
+  coterie pretrain WORLD                         imitate the world's examples, and nothing else
+  coterie train-judge WORLD                      a judge of filled-in texts, for train --judge-checkpoint
   coterie eval RUN                               judge a run's policy on held-out tasks
   coterie sample RUN --prompt TEXT               let it answer, and see what came of it
   coterie score WORLD FILE… [--json]             judge answers from files

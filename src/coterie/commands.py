@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
-from types import FrameType
 from typing import Any
 
-from coterie import judging
+from coterie import answers
+from coterie.answers import find_task, show_parts
 from coterie.arguments import UsageError, Words
 from coterie.assembly import Assembler, Assembly, Built
 from coterie.build import GRPOTrainer, default_out, find_policy, read_run_config, settle
@@ -20,21 +20,24 @@ from coterie.config import ConfigError, GRPOConfig, parse_settings, read_toml, w
 from coterie.demo import SETTINGS, run_demo
 from coterie.display import Display, show_table
 from coterie.explain import explain as explain_config
-from coterie.judging import find_task, show_parts
+from coterie.judges import FOLDER as JUDGE_FOLDER
+from coterie.judges import obtain_judge
 from coterie.report.pictures import contact_sheet
 from coterie.report.plots import plot_curves
 from coterie.rollouts import Score, Task
 from coterie.runs.folder import RunFolder
+from coterie.stopping import stops_gently
+from coterie.training.samples import Sample, has_passages
 from coterie.tuning import read_ranges
 from coterie.tuning import tune as search
 from coterie.worlds.bricks import BricksWorld
 from coterie.worlds.load import load_world, world_fields
 
 # What eval and sample may set otherwise than the run did.
-SAMPLING_NAMES = ("temperature", "top_p", "max_tokens", "seed", "device", "threads")
+SAMPLING_NAMES = ("temperature", "top_p", "fill_passes", "max_tokens", "seed", "device", "threads")
 
 
-def train(words: Words) -> int:
+def train(words: Words, only_cold_start: bool = False) -> int:
     if words.pop_flag("eval_only"):
         return evaluate_only(words)
     quiet = words.pop_flag("quiet")
@@ -42,7 +45,8 @@ def train(words: Words) -> int:
     run = None
     if resume is None:
         config = read_target(words)
-        config = config.model_copy(update={"out": config.out or default_out(config)})
+        out = config.out or default_out(config, "-pretrained" if only_cold_start else "")
+        config = config.model_copy(update={"out": out, **({"steps": 0, "passes": None} if only_cold_start else {})})
     elif words.alone:
         raise UsageError(f"--resume takes the run folder alone, without {words.alone[0]!r}")
     else:
@@ -50,7 +54,8 @@ def train(words: Words) -> int:
         saved = read_toml(run.path / "config.toml")
         config = parse_settings({**saved, **words.named}, world_fields(saved["world"]))
     with Display(config.log_every, quiet) as display:
-        trainer = GRPOTrainer(config, run=run, watchers=[display])
+        trainer = GRPOTrainer(config, run=run, watchers=[display], say=display.say)
+        trainer.readers += [partial(show_samples, display)] if has_passages(trainer.world) else []
         with trainer.scorer:
             display.say(trainer.engine.describe())
             if run is not None:
@@ -61,7 +66,14 @@ def train(words: Words) -> int:
                 metrics = trainer.train()
     assert trainer.run is not None
     path = trainer.run.path
-    if trainer.progress.step < config.steps:
+    if trainer.guard.parted:
+        display.say(
+            f"Stopped after {trainer.place}: {trainer.guard.parted}. To go on all the same: "
+            f"coterie train --resume {path} --guard-window 0"
+        )
+    elif only_cold_start and not trainer.stopping:
+        display.say(f"Done. The policy is in {path}. Try: coterie train {config.world} --generator-checkpoint {path}")
+    elif trainer.progress.step < config.steps or only_cold_start:
         display.say(f"Stopped after {trainer.place}. To go on: coterie train --resume {path}")
     else:
         reward = f"reward {metrics['reward']:.3f}. " if metrics else ""
@@ -84,26 +96,47 @@ def show_metrics(title: str, metrics: Mapping[str, float]) -> None:
     show_table(title, ("", "mean"), [(name, f"{value:.4g}") for name, value in metrics.items()])
 
 
-class stops_gently:  # noqa: N801 - it reads as a phrase after `with`
-    """The first ^C (or SIGTERM) lets the step end and saves; the second stops at once."""
+def pretrain(words: Words) -> int:
+    """\
+coterie pretrain WORLD | FILE.toml | my_world.py [--name value …]
 
-    def __init__(self, trainer: GRPOTrainer, display: Display) -> None:
-        self.trainer, self.display = trainer, display
+The cold start alone: the policy imitates the world's examples. The run folder can be named after
+--generator-checkpoint in train-judge and train. Settings are those of `coterie train`.
 
-    def __enter__(self) -> None:
-        self.before = {kind: signal.signal(kind, self._ask) for kind in (signal.SIGINT, signal.SIGTERM)}
+  coterie pretrain fill --cold-start-steps 2000 --out runs/generator
+"""
+    return train(words, only_cold_start=True)
 
-    def __exit__(self, *_: object) -> None:
-        for kind, handler in self.before.items():
-            signal.signal(kind, handler)
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.trainer.stopping:
-            if number == signal.SIGINT:
-                raise KeyboardInterrupt
-            return  # schedulers may say it twice
-        self.trainer.stop()
-        self.display.warn("finishing this step and saving; ^C again stops at once")
+def train_judge(words: Words) -> int:
+    """\
+coterie train-judge WORLD | FILE.toml --generator-checkpoint RUN [--out DIR] [--name value …]
+
+Trains a judge to tell texts that the generator filled in from true ones, and tells how well it does on held-out text.
+Without --generator-checkpoint the generator is pretrained first. DIR can be named after --judge-checkpoint in train.
+
+  coterie train-judge fill --generator-checkpoint runs/generator --out runs/judge
+"""
+    quiet = words.pop_flag("quiet")
+    config = read_target(words)
+    folder = Path(config.out or default_out(config, "-judge"))
+    if folder.exists():
+        raise UsageError(f"{folder} is already there; choose another --out")
+    config = config.model_copy(update={"out": None, "judge": "new", "track": ""})
+    with Display(config.log_every, quiet) as display:
+        trainer = GRPOTrainer(config, watchers=[display], say=display.say)
+        with trainer.scorer, stops_gently(trainer, display):
+            display.say(trainer.engine.describe())
+            trainer.cold_start()
+            obtain_judge(trainer, display.say, folder)
+    display.say(f"Done. The judge is in {folder}. Try: coterie train {config.world} --judge-checkpoint {folder}")
+    return 0
+
+
+def show_samples(display: Display, step: int, samples: Sequence[Sample]) -> None:
+    for sample in samples:
+        heading = f"step {step}, {sample.task.id}: {sample.score.total:.3f}"
+        display.show(heading, [(passage.title, passage.pieces) for passage in sample.passages])
 
 
 def read_settings(words: Words) -> dict[str, Any]:
@@ -137,7 +170,10 @@ def open_run(words: Words) -> tuple[RunFolder, GRPOTrainer]:
         changes["eval_temperature"] = changes["temperature"]
     config = parse_settings({**config.model_dump(exclude={"out", "track"}), **changes}, world_fields(config.world))
     checkpoint = run.find_checkpoint(Display(1).warn, words.pop("checkpoint"))
-    trainer = GRPOTrainer(config)
+    if config.judge in ("auto", "new"):  # the run's own, if it came so far; none is trained only to look at a policy
+        judge = run.path / JUDGE_FOLDER
+        config = config.model_copy(update={"judge": str(judge) if judge.is_dir() else "none"})
+    trainer = GRPOTrainer(config, say=lambda _: None)
     trainer.engine.load_policy(find_policy(checkpoint))
     return run, trainer
 
@@ -316,13 +352,15 @@ a study. Ranges of a world's own reward weights mean little: trials are compared
 
 COMMANDS: dict[str, Callable[[Words], int]] = {
     "train": train,
+    "pretrain": pretrain,
+    "train-judge": train_judge,
     "eval": evaluate,
     "sample": sample,
-    "score": judging.score,
-    "check": judging.check,
+    "score": answers.score,
+    "check": answers.check,
     "plot": plot,
-    "export": judging.export,
-    "theories": judging.theories,
+    "export": answers.export,
+    "theories": answers.theories,
     "explain": explain,
     "tune": tune,
     "demo": demo,

@@ -32,6 +32,11 @@ class GRPOConfig(BaseModel):
     out: str | None = Field(default=None, description="the run folder; by default runs/WORLD-DATE-TIME")
     start_from: str | None = Field(default=None, description="a run or checkpoint whose policy to start from")
 
+    policy: Literal["auto", "causal", "fill"] = Field(
+        default="auto", description="how answers are written; auto fills in where the world's prompts have blanks"
+    )
+    fill_passes: PositiveInt = Field(default=1, description="passes in which blanks are filled, the surest first")
+
     steps: NonNegativeInt = Field(default=100, description="GRPO steps: sample, score, learn")
     passes: PositiveInt | None = Field(default=None, description="instead of steps: passes over the training tasks")
     prompts_per_step: PositiveInt = Field(default=16, description="tasks a step")
@@ -140,6 +145,20 @@ class GRPOConfig(BaseModel):
     cold_start_batch: PositiveInt = Field(default=64, description="examples a supervised update")
     cold_start_rate: PositiveFloat = Field(default=2e-3, description="learning rate of the cold start at its peak")
 
+    judge: str = Field(
+        default="auto",
+        description="whose verdict counts: new (trained first), a judge's folder, file.py:function, or none for the "
+        "world's own; auto is new for a policy that fills in and none for others",
+    )
+    judge_steps: PositiveInt = Field(default=300, description="supervised updates of a new judge")
+    judge_batch: PositiveInt = Field(default=64, description="texts an update of the judge")
+    judge_rate: PositiveFloat = Field(default=1e-3, description="learning rate of the judge at its peak")
+    guard: str = Field(
+        default="independent", description="stop when the reward rises while this part of the score falls"
+    )
+    guard_window: NonNegativeInt = Field(default=20, description="steps that are averaged for that; 0: never stop")
+    guard_tolerance: PositiveFloat = Field(default=0.03, description="how far it may fall below its best")
+
     width: PositiveInt = Field(default=128, description="of the transformer")
     depth: PositiveInt = Field(default=4, description="its layers")
     heads: PositiveInt = Field(default=4, description="its attention heads")
@@ -163,6 +182,11 @@ class GRPOConfig(BaseModel):
     keep_checkpoints: PositiveInt = Field(default=3, description="how many of the newest are kept, besides the best")
     log_every: PositiveInt = Field(default=1, description="steps between lines where there is no terminal")
     rollouts_logged: NonNegativeInt = Field(default=16, description="answers a step that go into rollouts.jsonl")
+    sample_every: NonNegativeInt = Field(
+        default=50, description="steps between samples to read, where the world has any; 0: none"
+    )
+    track_project: str = Field(default="coterie", description="the W&B project")
+    track_name: str | None = Field(default=None, description="the W&B run; by default the run folder's name")
     track: str = Field(default="", description="tensorboard, wandb, or both with a comma between")
 
     @pydantic.model_validator(mode="after")

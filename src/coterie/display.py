@@ -9,6 +9,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 Metrics = Mapping[str, float]
 
@@ -18,6 +19,8 @@ def describe(metrics: Metrics) -> str:
     shown = []
     if "cold_start_loss" in metrics:
         shown.append(f"loss {metrics['cold_start_loss']:.3f}")
+    if "judge_error" in metrics:
+        shown.append(f"error {metrics['judge_error']:.3f}")
     if "reward" in metrics:
         shown += [
             f"reward {metrics['reward']:.3f}",
@@ -26,6 +29,8 @@ def describe(metrics: Metrics) -> str:
         ]
         shown.append(f"kl {metrics.get('kl', metrics.get('approx_kl', 0.0)):.4f}")
         shown.append(f"{metrics['tokens_per_s']:,.0f} tok/s")
+    if "rewards/independent" in metrics:
+        shown.append(f"independent {metrics['rewards/independent']:.3f}")
     if "phase" in metrics:
         shown.append(f"phase {metrics['phase']:.0f}")
     if metrics.get("skipped_updates"):
@@ -36,6 +41,9 @@ def describe(metrics: Metrics) -> str:
     if "eval/success" in metrics:
         shown.append(f"held out {metrics['eval/success']:.0%}")
     return "  ".join(shown)
+
+
+COLORS = {"plain": "", "blank": "yellow", "right": "green", "wrong": "bold red"}
 
 
 def clock(seconds: float) -> str:
@@ -90,6 +98,17 @@ class Display:
     def say(self, text: str) -> None:
         if not self.quiet:
             self.console.print(text, highlight=False, soft_wrap=True)
+
+    def show(self, heading: str, passages: Iterable[tuple[str, Iterable[tuple[str, str]]]]) -> None:
+        """A text in several states, its pieces in colors."""
+        if self.quiet:
+            return
+        self.console.print(Text(heading, style="bold"))
+        for title, pieces in passages:
+            line = Text(f"{title:>7}: ", style="dim")
+            for text, kind in pieces:
+                line.append(text.replace("\n", "⏎"), style=COLORS[kind] or "not dim")
+            self.console.print(line)
 
     def warn(self, text: str) -> None:
         print(f"coterie: {text}", file=sys.stderr, flush=True)

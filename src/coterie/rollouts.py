@@ -48,6 +48,7 @@ class Completion:
     legal: Bits | None  # [A, ceil(V/8)] packed: what each action could have been
     text: str
     finish: Finish
+    passes: Ints | None = None  # [T] which pass committed each chosen token; None: all in one, or one by one
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class Batch:
     advantages: Floats  # [N]
     legal: Bits | None = None  # [A, ceil(V/8)], rows in the order of chosen
     reference: Floats | None = None  # [N, T] log-probabilities of the reference
+    passes: Ints | None = None  # [N, T] which pass committed each chosen token
 
     @property
     def num_rows(self) -> int:
@@ -110,6 +112,7 @@ class Batch:
             advantages=self.advantages[index],
             legal=legal,
             reference=None if self.reference is None else self.reference[index, :width],
+            passes=None if self.passes is None else self.passes[index, :width],
         )
 
 
@@ -130,7 +133,10 @@ def make_batch(groups: Sequence[Group], advantages: NDArray[np.floating[Any]]) -
     shape = (len(completions), int(lengths.max()))
     tokens, chosen = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
     logprobs = np.zeros(shape, np.float32)
+    passes = np.zeros(shape, np.int64) if any(c.passes is not None for c in completions) else None
     for row, c in enumerate(completions):
+        if passes is not None and c.passes is not None:
+            passes[row, : lengths[row]] = c.passes
         tokens[row, : lengths[row]] = c.tokens
         chosen[row, : lengths[row]] = c.chosen
         logprobs[row, : lengths[row]] = c.logprobs
@@ -143,4 +149,5 @@ def make_batch(groups: Sequence[Group], advantages: NDArray[np.floating[Any]]) -
         logprobs=logprobs,
         advantages=np.asarray(advantages, np.float32).reshape(-1),
         legal=np.concatenate(masks) if masks else None,
+        passes=passes,
     )

@@ -9,7 +9,7 @@ from coterie.extras import require
 from coterie.training.trainer import Watcher
 
 
-def tensorboard(run: Path) -> Watcher:
+def tensorboard(run: Path, project: str, name: str | None) -> Watcher:
     """Event files under tensorboard/ in the run folder."""
     require("tensorboard", "tensorboard")
     from torch.utils.tensorboard import SummaryWriter
@@ -24,9 +24,9 @@ def tensorboard(run: Path) -> Watcher:
     return watch
 
 
-def wandb(run: Path) -> Watcher:
-    """A W&B run named after the folder; WANDB_MODE=offline keeps it on this machine."""
-    session = require("wandb", "wandb").init(project="coterie", id=run.name, resume="allow", dir=str(run))
+def wandb(run: Path, project: str, name: str | None) -> Watcher:
+    """A W&B run, by default named after the folder; WANDB_MODE=offline keeps it on this machine."""
+    session = require("wandb", "wandb").init(project=project, id=run.name, name=name, resume="allow", dir=str(run))
 
     def watch(phase: str, done: int, total: int, metrics: dict[str, float]) -> None:
         session.log({f"{phase}/{name}": value for name, value in metrics.items()} | {f"{phase}/step": done})
@@ -36,4 +36,4 @@ def wandb(run: Path) -> Watcher:
     return watch
 
 
-TRACKERS: dict[str, Callable[[Path], Watcher]] = {"tensorboard": tensorboard, "wandb": wandb}
+TRACKERS: dict[str, Callable[[Path, str, str | None], Watcher]] = {"tensorboard": tensorboard, "wandb": wandb}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from coterie.rollouts import Batch, Floats, Group, Task
+from coterie.rollouts import Batch, Bools, Floats, Group, Ints, Task
 from coterie.worlds.base import Example
 
 Metrics = dict[str, float]
@@ -27,6 +27,7 @@ class Sampling:
     max_tokens: int | None = None  # None: as long as the language allows
     seed: int | None = None  # a random stream of its own; None: the engine's, which moves on
     begin: str = ""  # the beginning of every answer, to be gone on from
+    fill_passes: int = 1  # of a policy that fills in: the surest blanks first, the others with those in sight
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,30 @@ class Dials:
     temperature: float = 1.0  # of the sampling that is learned from
     kl_coef: float = 0.0
     entropy_coef: float = 0.0
+
+
+class Judge(Protocol):
+    """A frozen critic of texts, evaluated in batches; any function of this form is one."""
+
+    def __call__(self, texts: Sequence[str], tasks: Sequence[Task], /) -> Sequence[float]:
+        """How good each text is as an answer to its task; the higher the better."""
+        ...
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """A text for a judge to learn from, and which of its tokens are not the true ones."""
+
+    tokens: Ints  # [T]
+    replaced: Bools  # [T]
+
+
+class NewJudge(Judge, Protocol):
+    """A judge that is still to be trained."""
+
+    def learn(self, specimens: Sequence[Specimen], learning_rate: float) -> Metrics:
+        """One supervised update."""
+        ...
 
 
 class Engine(Protocol):

@@ -39,6 +39,14 @@ def overlong_penalty(lengths: Array, max_length: int, buffer: int) -> Array:
     return namespace(lengths).clip((max_length - buffer - lengths) / buffer, -1.0, 0.0)
 
 
+def replaced_amount(share: Array) -> Array:
+    """x^4 - 2 x^3 + 2 x: how bad it is that this share of a text was replaced.
+
+    0 at 0 and 1 at 1, steep at first (0.8125 at 1/2), as the first wrong characters spoil most.
+    """
+    return share**4 - 2 * share**3 + 2 * share
+
+
 def minus_kl(rewards: Array, divergence: Array, mask: Array, kl_coef: float) -> Array:
     """Each answer's reward less kl_coef times its divergence [N, T] summed over the answer.
 

@@ -9,6 +9,8 @@ from coterie.extras import require
 
 # What a reader looks for first; then come the parts of the reward.
 PANELS = ("reward", "success", "valid")
+# What nobody trains on is drawn beside what everybody does.
+BESIDE = {"reward": "rewards/independent"}
 AFTER_PARTS = ("entropy", "kl", "approx_kl", "grad_norm", "frac_reward_zero_std", "tokens_per_s")
 
 
@@ -29,6 +31,12 @@ def plot_curves(metrics: Sequence[Mapping[str, float]], path: Path, title: str) 
         values = [record[name] for record in metrics if name in record]
         axis.plot(steps, values, color="0.75", linewidth=1)
         axis.plot(steps, running_mean(values), color="tab:blue")
+        beside = [(record["step"], record[BESIDE[name]]) for record in metrics if BESIDE.get(name) in record]
+        if beside:
+            axis.plot(*zip(*beside, strict=True), color="0.85", linewidth=1)
+            others = running_mean([value for _, value in beside])
+            axis.plot([step for step, _ in beside], others, color="tab:green", label=BESIDE[name])
+            axis.legend(fontsize=8)
         held_out = [(record["step"], record[f"eval/{name}"]) for record in metrics if f"eval/{name}" in record]
         if held_out:
             axis.plot(*zip(*held_out, strict=True), "o", color="tab:orange", label="held out")

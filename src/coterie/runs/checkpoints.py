@@ -17,6 +17,13 @@ class CheckpointError(ValueError):
 
 
 def write_checkpoint(folder: Path, name: str, fill: Callable[[Path], None]) -> Path:
+    """A checkpoint to which `last` points."""
+    final = write_whole(folder, name, fill)
+    point(folder, "last", name)
+    return final
+
+
+def write_whole(folder: Path, name: str, fill: Callable[[Path], None]) -> Path:
     """Make folder/name with what `fill` writes; a kill at any moment leaves the old state or the new."""
     aside = folder / f".writing-{name}"
     shutil.rmtree(aside, ignore_errors=True)
@@ -32,7 +39,6 @@ def write_checkpoint(folder: Path, name: str, fill: Callable[[Path], None]) -> P
         final.rename(replaced)
     aside.rename(final)
     _sync(folder)
-    point(folder, "last", name)
     return final
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from math import comb
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coterie.engines.base import Metrics
 from coterie.rollouts import Finish, Group, Score
@@ -26,6 +29,7 @@ def summarize(groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> Met
     flat = [score for group in scores for score in group]
     totals = np.array([[score.total for score in group] for group in scores])
     completions = [completion for group in groups for completion in group.completions]
+    tokens = sum(int(c.chosen.sum()) for c in completions)
     names = dict.fromkeys(name for score in flat for name in score.parts)
     faults = Counter(score.fault for score in flat if score.fault)
     return {
@@ -37,6 +41,8 @@ def summarize(groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> Met
         "distinct": float(np.mean([len(set(group.answers)) / len(group.completions) for group in groups])),
         **{f"rewards/{name}": float(np.mean([s.parts[name] for s in flat if name in s.parts])) for name in names},
         "completions/mean_length": float(np.mean([c.chosen.sum() for c in completions])),
+        "mean_log_prob": float(sum(c.logprobs.sum() for c in completions) / max(1, tokens)),
+        "completions/nothing_chosen": float(sum(not c.chosen.any() for c in completions)),
         "completions/clipped_ratio": float(np.mean([c.finish is Finish.LENGTH for c in completions])),
         "completions/dead_ends": float(np.mean([c.finish is Finish.DEAD_END for c in completions])),
         "faults": float(sum(faults.values())),
@@ -50,3 +56,21 @@ def evaluate_groups(groups: Sequence[Group], scores: Sequence[Sequence[Score]]) 
     right = [sum(score.success for score in group) for group in scores]
     passes = {f"pass@{k}": float(np.mean([pass_at_k(size, r, k) for r in right])) for k in sorted({1, size})}
     return {**summarize(groups, scores), **passes}
+
+
+def rollout_rows(
+    groups: Sequence[Group], scores: Sequence[Sequence[Score]], advantages: NDArray[np.float64]
+) -> list[dict[str, Any]]:
+    """Every answer with what it was worth; those the world failed on come first."""
+    rows: list[dict[str, Any]] = [
+        {
+            "task": group.task.id,
+            "answer": completion.text,
+            "finish": completion.finish.value,
+            **asdict(score),
+            "advantage": float(advantage),
+        }
+        for group, verdicts, row in zip(groups, scores, advantages, strict=True)
+        for completion, score, advantage in zip(group.completions, verdicts, row, strict=True)
+    ]
+    return sorted(rows, key=lambda row: not row["fault"])

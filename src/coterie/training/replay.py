@@ -100,8 +100,8 @@ class Replay:
         for i, entry in enumerate(self.kept):
             for j, c in enumerate(entry.group.completions):
                 arrays |= {f"{i}.{j}.{name}": getattr(c, name) for name in ("tokens", "chosen", "logprobs")}
-                if c.legal is not None:
-                    arrays[f"{i}.{j}.legal"] = c.legal
+                optional = {"legal": c.legal, "passes": c.passes}
+                arrays |= {f"{i}.{j}.{name}": array for name, array in optional.items() if array is not None}
             entries.append(
                 {
                     "step": entry.step,
@@ -126,6 +126,7 @@ class Replay:
                     arrays.get(f"{i}.{j}.legal"),
                     text,
                     Finish(finish),
+                    arrays.get(f"{i}.{j}.passes"),
                 )
                 for j, (text, finish) in enumerate(entry["answers"])
             ]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,13 @@ from coterie.runs.folder import RunFolder
 from coterie.training.baseline import RunningBaseline
 from coterie.training.curriculum import Curriculum, Standing, read_phases
 from coterie.training.discoveries import Discoveries
-from coterie.training.evaluate import evaluate_groups, summarize
+from coterie.training.evaluate import evaluate_groups, rollout_rows, summarize
+from coterie.training.guard import Guard
+from coterie.training.judging import Scoring
+from coterie.training.naming import also_named
 from coterie.training.reference import ReferenceRule
 from coterie.training.replay import Replay, ReplayRule
+from coterie.training.samples import NUM_SAMPLES, Reader, read_samples
 from coterie.training.schedule import learning_rate
 from coterie.training.shaping import (
     Numbers,
@@ -42,7 +46,6 @@ from coterie.training.shaping import (
     with_part,
 )
 from coterie.worlds.base import Example, World
-from coterie.worlds.scoring import Scorer
 
 
 class Watcher(Protocol):
@@ -72,12 +75,13 @@ class Trainer:
         config: GRPOConfig,
         world: World,
         engine: Engine,
-        scorer: Scorer,
+        scorer: Scoring,
         run: RunFolder | None = None,
         watchers: Sequence[Watcher] = (),
     ) -> None:
         self.config, self.world, self.engine, self.scorer, self.run = config, world, engine, scorer, run
         self.watchers = list(watchers)
+        self.readers: list[Reader] = []
         self.progress = Progress(kl_coef=config.kl_coef, entropy_coef=config.entropy_coef)
         assert config.curriculum != "world", "build.settle turns this into the world's phases"
         phases = read_phases(config.curriculum)
@@ -87,7 +91,10 @@ class Trainer:
         self.replay = Replay(ReplayRule(**rule))
         self.baseline = RunningBaseline(config.baseline_memory or 0.0)
         self.discoveries = Discoveries()
-        self.sampling = Sampling(config.temperature, config.top_p, config.top_k, config.max_tokens)
+        self.guard = Guard(config.guard_window, config.guard_tolerance)
+        self.sampling = Sampling(
+            config.temperature, config.top_p, config.top_k, config.max_tokens, fill_passes=config.fill_passes
+        )
         self.stopping = False
         self._saved = Progress()
         self._recent_rewards: list[float] = []
@@ -170,8 +177,13 @@ class Trainer:
         self._catalog(rollouts, scores)
         self.replay.add(progress.step, rollouts, scores)
         self._steer(learned)
+        means = summarize(rollouts, scores)
+        if f"rewards/{self.config.guard}" in means:
+            self.guard.observe(means["reward"], means[f"rewards/{self.config.guard}"])
         return {
-            **summarize(rollouts, scores),
+            **means,
+            **also_named({**means, **learned}, progress.kl_coef),
+            "mean_advantage": float(advantages.mean()),
             "frac_reward_zero_std": float(1 - self._with_signal(scores).mean()),
             **learned,
             **self.replay.metrics(progress.step),
@@ -269,27 +281,31 @@ class Trainer:
         return np.asarray(has_signal(metric, self.config.signal_tolerance))
 
     def judge(self, rollouts: Sequence[Group]) -> list[list[Score]]:
-        """The world's verdict alone."""
-        return [self.scorer.score(group.task, group.answers) for group in rollouts]
+        """The verdict alone: the world's, or that of the judge in its place."""
+        return self.scorer.score_groups(rollouts)
 
     def train(self) -> Metrics:
         """Cold start, then every step that is left; saves as it goes, and when asked to stop."""
         metrics: Metrics = {}
         config, progress = self.config, self.progress
         self.cold_start()
-        while progress.step < config.steps and not self.stopping:
+        if progress.step < config.steps and not self.stopping:
+            self.scorer.prepare()
+        while progress.step < config.steps and not self.stopping and not self.guard.parted:
             try:
                 metrics = self.step()
             except OutOfStep as error:
                 raise OutOfStep(f"{error}; {self._last_checkpoint()}") from error
             if config.eval_every and progress.step % config.eval_every == 0:
                 metrics |= {f"eval/{name}": value for name, value in self.evaluate().items()}
-            self._tell("train", progress.step, config.steps, metrics)
+            self.tell("train", progress.step, config.steps, metrics)
+            if self.readers and config.sample_every and progress.step % config.sample_every == 0:
+                self.show_samples()
             if self.run:
                 self.run.log_metrics(progress.step, metrics)
                 if progress.step % config.save_every == 0 or progress.step == config.steps:
                     self.save()
-        if self.run and self.stopping and self._saved != progress:
+        if self.run and (self.stopping or self.guard.parted) and self._saved != progress:
             self.save()
         return metrics
 
@@ -297,6 +313,13 @@ class Trainer:
         """Judge the policy on tasks of a split; training then goes on as if nothing had happened."""
         groups = self.answer(self.pick_tasks(split, num_tasks), num_samples)
         return evaluate_groups(groups, self.judge(groups))
+
+    def show_samples(self) -> None:
+        """Let people read what the policy makes of some held-out tasks, always the same ones."""
+        groups = self.answer(self.pick_tasks("heldout", NUM_SAMPLES), 1)
+        samples = read_samples(self.world, groups, self.judge(groups))
+        for reader in self.readers:
+            reader(self.progress.step, samples)
 
     def pick_tasks(self, split: str, num_tasks: int | None = None) -> list[Task]:
         """Some tasks of a split, always the same ones for the same seed."""
@@ -322,7 +345,7 @@ class Trainer:
             with self._timed("imitate"):
                 metrics = self.engine.imitate([examples[int(i)] for i in chosen], rate)
             progress.cold_step += 1
-            self._tell("cold start", progress.cold_step, steps, {**metrics, "step_time": self._seconds.pop("imitate")})
+            self.tell("cold start", progress.cold_step, steps, {**metrics, "step_time": self._seconds.pop("imitate")})
             if self.run and (progress.cold_step % (10 * config.save_every) == 0 or progress.cold_step == steps):
                 self.save()
 
@@ -355,6 +378,7 @@ class Trainer:
                 "curriculum": asdict(self.curriculum.standing),
                 "baseline": self.baseline.means,
                 "discoveries": self.discoveries.counts,
+                "guard": self.guard.state(),
             }
             (aside / "memory.json").write_text(json.dumps(memory))
 
@@ -379,6 +403,7 @@ class Trainer:
         self.curriculum.standing = Standing(**memory["curriculum"])
         self.baseline.means = memory["baseline"]
         self.discoveries.counts = memory["discoveries"]
+        self.guard.restore(**memory["guard"])
         self.replay.load(checkpoint, {task.id: task for task in self.world.tasks("train")})
         self.run.rewind(self.progress.step)
         return True
@@ -400,18 +425,7 @@ class Trainer:
         """Some answers of the step with what they were worth; those the world failed on come first."""
         if self.run is None:
             return
-        rows: list[dict[str, Any]] = [
-            {
-                "task": group.task.id,
-                "answer": completion.text,
-                "finish": completion.finish.value,
-                **asdict(score),
-                "advantage": float(advantage),
-            }
-            for group, verdicts, row in zip(rollouts, scores, advantages, strict=True)
-            for completion, score, advantage in zip(group.completions, verdicts, row, strict=True)
-        ]
-        rows.sort(key=lambda row: not row["fault"])
+        rows = rollout_rows(rollouts, scores, advantages)
         self.run.log_rollouts(self.progress.step, rows[: self.config.rollouts_logged])
 
     def _catalog(self, rollouts: Sequence[Group], scores: Scores) -> None:
@@ -420,7 +434,8 @@ class Trainer:
         if self.run:
             self.run.log_discoveries(self.progress.step, new, self.world.catalog)
 
-    def _tell(self, phase: str, done: int, total: int, metrics: Metrics) -> None:
+    def tell(self, phase: str, done: int, total: int, metrics: Metrics) -> None:
+        """Let all watchers know."""
         for watcher in self.watchers:
             watcher(phase, done, total, metrics)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -78,6 +78,36 @@ class Language(Protocol):
         ...
 
 
+@runtime_checkable
+class FillLanguage(Language, Protocol):
+    """A language whose prompts are texts with blanks and whose answers are those texts, filled in."""
+
+    @property
+    def mask(self) -> int:
+        """The token that stands for a blank in a prompt."""
+        ...
+
+    @property
+    def fillable(self) -> Bools:
+        """[V]: what may be filled in; no special token."""
+        ...
+
+    def fill_in(self, prompt: str, answer: str) -> list[int]:
+        """The prompt's tokens with its blanks as in the answer; LanguageError if that is not the same text."""
+        ...
+
+
+Kind = Literal["plain", "blank", "right", "wrong"]
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A text for a person to read, in pieces that a display may color."""
+
+    title: str
+    pieces: Sequence[tuple[str, Kind]]
+
+
 class World(Protocol):
     """What is asked and how it is judged. Subclass it; its dataclass fields are its settings."""
 
@@ -100,9 +130,17 @@ class World(Protocol):
         """Answers to start from, and the world's own test."""
         return ()
 
+    def solution(self, task: Task) -> str | None:
+        """An answer known to be right, where there is one."""
+        return None
+
     def picture(self, task: Task, answer: str) -> Image | None:
         """What a person would want to see of this answer."""
         return None
+
+    def passages(self, task: Task, answer: str) -> Sequence[Passage]:
+        """What a person would want to read of this answer."""
+        return ()
 
     def relabel(self, task: Task, answer: str) -> Task | None:
         """The training task that this answer to another would have solved, if there is one."""

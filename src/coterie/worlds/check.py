@@ -100,8 +100,9 @@ def examples_score_as_told(world: World, count: int, rng: np.random.Generator) -
 
 def examples_differ_in_score(world: World, count: int, rng: np.random.Generator) -> None:
     """Its scores can tell answers apart."""
-    task = world.tasks("train")[0]
-    answers = [*GARBAGE, *(e.answer for e in _some(world.examples(), count, rng))]
+    examples = _some(world.examples(), count, rng)
+    task = examples[0].task if examples else world.tasks("train")[0]
+    answers = [*GARBAGE, *(e.answer for e in examples)]
     totals = {score.total for score in world.score(task, answers)}
     _demand(len(totals) > 1, f"every answer tried for {task.id} got {totals}: there is nothing to learn from")
 

@@ -17,6 +17,7 @@ from coterie.worlds.base import World
 WORLDS = {
     "bricks": "coterie.worlds.bricks:BricksWorld",
     "theory": "coterie.worlds.theory:TheoryWorld",
+    "fill": "coterie.worlds.fill:FillWorld",
     "machines": "coterie.worlds.machines:MachinesWorld",
 }
 

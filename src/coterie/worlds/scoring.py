@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Self
 
-from coterie.rollouts import Score, Task
+from coterie.rollouts import Group, Score, Task
 from coterie.worlds.base import World
 
 CACHE_SIZE = 100_000
@@ -162,6 +162,13 @@ class Scorer:
             self.cache.popitem(last=False)
         lowest = min((s.total for s in scores if not s.fault), default=0.0)
         return [replace(s, total=lowest) if s.fault else s for s in scores]
+
+    def prepare(self) -> None:
+        """Nothing is to be made ready: workers start when they are first needed."""
+
+    def score_groups(self, groups: Sequence[Group]) -> list[list[Score]]:
+        """The scores of a whole step."""
+        return [self.score(group.task, group.answers) for group in groups]
 
     def _fulfil(self, task: Task, answers: list[str], promised: list[Future[Score]]) -> None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -41,6 +41,10 @@ class Places:
 
     logprobs: Tensor  # [N, T]
     entropies: Tensor  # [N, T]
+
+
+# How a batch is read: a causal policy looks back from each place, one that fills in hides what was chosen.
+ScorePlaces = Callable[[Transformer, Batch, float], Places]
 
 
 @dataclass(frozen=True)
@@ -92,8 +96,10 @@ def add(totals: Totals, more: Mapping[str, float]) -> None:
 class Learner:
     """A model and its optimizer."""
 
-    def __init__(self, model: Transformer, settings: LearnerSettings, generator: torch.Generator) -> None:
-        self.model, self.settings, self.generator = model, settings, generator
+    def __init__(
+        self, model: Transformer, settings: LearnerSettings, generator: torch.Generator, score: ScorePlaces
+    ) -> None:
+        self.model, self.settings, self.generator, self.score = model, settings, generator, score
         decayed = [p for p in model.parameters() if p.dim() >= 2]
         others = [p for p in model.parameters() if p.dim() < 2]
         self.optimizer = torch.optim.AdamW(
@@ -113,7 +119,7 @@ class Learner:
         result = np.zeros(batch.tokens.shape, np.float32)
         for rows in micro_batches(batch.lengths, self.settings.micro_batch_tokens):
             part = batch.rows(rows)
-            result[rows, : part.tokens.shape[1]] = score_places(model, part, temperature).logprobs.cpu().numpy()
+            result[rows, : part.tokens.shape[1]] = self.score(model, part, temperature).logprobs.cpu().numpy()
         return result
 
     def update(self, batch: Batch, dials: Dials) -> Metrics:
@@ -149,10 +155,10 @@ class Learner:
     def _learn(self, whole: Part, objective: Objective, dials: Dials, extremes: dict[str, float]) -> Metrics:
         """One optimizer update; the denominators are this update's, however it is split."""
         batch, device = whole.batch, self.generator.device
-        num_tokens, num_rows = float(batch.chosen.sum()), float(batch.num_rows)
-        matters = batch.advantages != 0 if objective.only_advantages_matter else np.ones(batch.num_rows, np.bool_)
-        active = np.flatnonzero(matters)
-        sums: Totals = defaultdict(float, updates=1.0, skipped_rows=num_rows - len(active))
+        acted = batch.chosen.any(1)  # a row in which nothing was chosen is no part of the step
+        num_tokens, num_rows = float(batch.chosen.sum()), float(acted.sum())
+        active = np.flatnonzero(acted & (batch.advantages != 0) if objective.only_advantages_matter else acted)
+        sums: Totals = defaultdict(float, updates=1.0, skipped_rows=float(batch.num_rows - len(active)))
         add(sums, {"loss": 0.0, "tokens": 0.0})  # a step may have no row to learn from
 
         def tensor(array: NDArray[np.generic]) -> Tensor:
@@ -160,7 +166,7 @@ class Learner:
 
         def loss_of(part: Part) -> Tensor:
             batch = part.batch
-            places = score_places(self.model, batch, dials.temperature)
+            places = self.score(self.model, batch, dials.temperature)
             old, chosen = tensor(batch.logprobs), tensor(batch.chosen)
             loss, more = step_loss(
                 objective,
@@ -192,7 +198,7 @@ class Learner:
 
         def loss_of(rows: Ints) -> Tensor:
             nonlocal total
-            loss = -score_places(self.model, batch.rows(rows), 1.0).logprobs.sum() / num_tokens
+            loss = -self.score(self.model, batch.rows(rows), 1.0).logprobs.sum() / num_tokens
             total += float(loss.detach())
             return loss
 
