@@ -203,7 +203,7 @@ FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    "--virtual-time-budget=2000",
+    "--virtual-time-budget=20000",
     "--window-size=900,700",
 )
 in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH to open the page with")
