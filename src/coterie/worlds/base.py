@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload, runtime_checkable
 
 import numpy as np
 
@@ -25,6 +25,28 @@ class Example:
     task: Task
     answer: str
     total: float | None = None
+
+
+@dataclass(frozen=True)
+class MadeExamples(Sequence[Example]):
+    """Examples that are made when asked for, always the same."""
+
+    number: int
+    make: Callable[[int], Example]
+
+    def __len__(self) -> int:
+        return self.number
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Example]: ...
+    def __getitem__(self, index: int | slice) -> Example | Sequence[Example]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self.number))]
+        if not 0 <= index < self.number:
+            raise IndexError(index)
+        return self.make(index)
 
 
 class Constraint(Protocol):

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, overload
+from typing import Literal
 
 import numpy as np
 from PIL.Image import Image
 
 from coterie.rollouts import Score, Task
-from coterie.worlds.base import Example, Language, World
+from coterie.worlds.base import Example, Language, MadeExamples, World
 from coterie.worlds.bricks.dataset import BadRow, Structure, examples_of, instruction, load_structures, tasks_of
 from coterie.worlds.bricks.language import AbsoluteLanguage, Legality
 from coterie.worlds.bricks.laying import Builder, lay_bricks
@@ -150,7 +150,22 @@ class BricksWorld(World):
         return AbsoluteLanguage(*settings)
 
     def examples(self) -> Sequence[Example]:
-        return examples_of(self._structures, instruction) if self.data else LaidExamples(self)
+        """The structures of the data; or every training task, laid `layouts` times."""
+        if self.data:
+            return examples_of(self._structures, instruction)
+        return MadeExamples(self.layouts * len(self.tasks("train")), self._lay)
+
+    def _lay(self, index: int) -> Example:
+        tasks = self.tasks("train")
+        task = tasks[index % len(tasks)]
+        target, rng = self.target(task), np.random.default_rng(index)
+        assert target is not None
+        # A builder who forgot every brick tries again.
+        bricks = lay_bricks(target, Builder(self.care, self.slip_rate), rng, self.library)
+        bricks = bricks or lay_bricks(target, Builder(self.care, 0.0), rng, self.library)
+        if self.legality == "attached":
+            bricks = list(in_reach(bricks))
+        return Example(task, print_bricks(bricks[: self.max_bricks]))
 
     def relabel(self, task: Task, answer: str) -> Task | None:
         """The training task whose target this structure is to the voxel, if it stands."""
@@ -178,34 +193,3 @@ def _fingerprint(filled: Voxels) -> bytes:
         return b""
     part = filled[x[0] : x[-1] + 1, y[0] : y[-1] + 1, : z[-1] + 1]
     return bytes(part.shape) + np.packbits(part).tobytes()
-
-
-@dataclass(frozen=True)
-class LaidExamples(Sequence[Example]):
-    """Every training task, laid `layouts` times; made when asked for, always the same."""
-
-    world: BricksWorld
-
-    def __len__(self) -> int:
-        return self.world.layouts * len(self.world.tasks("train"))
-
-    @overload
-    def __getitem__(self, index: int) -> Example: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Example]: ...
-    def __getitem__(self, index: int | slice) -> Example | Sequence[Example]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        tasks = self.world.tasks("train")
-        task = tasks[index % len(tasks)]
-        target, rng = self.world.target(task), np.random.default_rng(index)
-        assert target is not None
-        builder = Builder(self.world.care, self.world.slip_rate)
-        # A builder who forgot every brick tries again.
-        bricks = lay_bricks(target, builder, rng, self.world.library)
-        bricks = bricks or lay_bricks(target, Builder(self.world.care, 0.0), rng, self.world.library)
-        if self.world.legality == "attached":
-            bricks = list(in_reach(bricks))
-        return Example(task, print_bricks(bricks[: self.world.max_bricks]))

@@ -7,12 +7,12 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, overload
+from typing import Literal
 
 import numpy as np
 
 from coterie.rollouts import Score, Task
-from coterie.worlds.base import Example, Kind, LanguageError, Passage, World
+from coterie.worlds.base import Example, Kind, LanguageError, MadeExamples, Passage, World
 from coterie.worlds.fill.corpus import read_paragraphs, split_stretches
 from coterie.worlds.fill.language import SPECIAL, BlanksLanguage, spell_characters, spell_pieces
 from coterie.worlds.fill.masks import MASKS
@@ -154,7 +154,23 @@ class FillWorld(World):
         return Score(total, parts, success=parts.get("match", 0.0) >= self.success_at)
 
     def examples(self) -> Sequence[Example]:
-        return Windows(self)
+        """Every window of the training text, `layouts` times with other blanks."""
+        return MadeExamples(int(self._window_ends[-1]) * self.layouts, self._window)
+
+    @cached_property
+    def _window_ends(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """How many windows there are up to the end of each stretch."""
+        return np.cumsum([max(0, len(t) - self.block_size + 1) for t in self._tokens["train"]])
+
+    def _window(self, index: int) -> Example:
+        window = index % int(self._window_ends[-1])
+        stretch = int(np.searchsorted(self._window_ends, window, side="right"))
+        start = window - (int(self._window_ends[stretch - 1]) if stretch else 0)
+        tokens = self._tokens["train"][stretch][start : start + self.block_size]
+        task = self.make_task(f"example-{index}", tokens)
+        if task is None:  # a tokenizer that would not read it back; its neighbor will do
+            return self._window((index + 1) % len(self.examples()))
+        return Example(task, task.spec["text"], self.ngram_weight + self.match_weight)
 
     def solution(self, task: Task) -> str | None:
         truth: str | None = task.spec.get("text")
@@ -192,37 +208,3 @@ def _colored(prompt: str, fills: Sequence[str], right: Sequence[str]) -> Iterato
             for place, written in enumerate(fill):
                 yield written, "right" if written == true[place : place + 1] else "wrong"
         before = c
-
-
-@dataclass(frozen=True)
-class Windows(Sequence[Example]):
-    """Every window of the training text, `layouts` times with other blanks; made when asked for, always the same."""
-
-    world: FillWorld
-
-    @cached_property
-    def _starts(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """How many windows there are up to the end of each stretch."""
-        sizes = [max(0, len(t) - self.world.block_size + 1) for t in self.world._tokens["train"]]
-        return np.cumsum(sizes)
-
-    def __len__(self) -> int:
-        return int(self._starts[-1]) * self.world.layouts
-
-    @overload
-    def __getitem__(self, index: int) -> Example: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Example]: ...
-    def __getitem__(self, index: int | slice) -> Example | Sequence[Example]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        window = index % int(self._starts[-1])
-        stretch = int(np.searchsorted(self._starts, window, side="right"))
-        start = window - (int(self._starts[stretch - 1]) if stretch else 0)
-        tokens = self.world._tokens["train"][stretch][start : start + self.world.block_size]
-        task = self.world.make_task(f"example-{index}", tokens)
-        if task is None:  # a tokenizer that would not read it back; its neighbor will do
-            return self[(index + 1) % len(self)]
-        return Example(task, task.spec["text"], self.world.ngram_weight + self.world.match_weight)

@@ -6,13 +6,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from coterie.extras import require
 from coterie.rollouts import Score, Task
-from coterie.worlds.base import Example, World
+from coterie.worlds.base import Example, MadeExamples, World
 from coterie.worlds.machines.blocks import BLOCKS
 from coterie.worlds.machines.goals import KINDS, LEVELS, goal_of, tasks_of
 from coterie.worlds.machines.language import MachineLanguage
@@ -86,7 +86,16 @@ class MachinesWorld(World):
         return MachineLanguage(self.max_blocks, self.allowed)
 
     def examples(self) -> Sequence[Example]:
-        return MadeExamples(self)
+        """Machines for every training task, `layouts` times."""
+        return MadeExamples(self.layouts * len(self.tasks("train")), self._make)
+
+    def _make(self, index: int) -> Example:
+        tasks = self.tasks("train")
+        task = tasks[index % len(tasks)]
+        parts = make_machine(
+            goal_of(task).kind, self.allowed(task), self.max_blocks, np.random.default_rng([index, 11])
+        )
+        return Example(task, print_machine(parts))
 
     def picture(self, task: Task, answer: str) -> Image | None:
         from coterie.worlds.machines.picture import draw_machine
@@ -96,28 +105,3 @@ class MachinesWorld(World):
         except TreeError:
             return None
         return draw_machine(machine)
-
-
-@dataclass(frozen=True)
-class MadeExamples(Sequence[Example]):
-    """Machines for every training task; made when asked for, always the same."""
-
-    world: MachinesWorld
-
-    def __len__(self) -> int:
-        return self.world.layouts * len(self.world.tasks("train"))
-
-    @overload
-    def __getitem__(self, index: int) -> Example: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Example]: ...
-    def __getitem__(self, index: int | slice) -> Example | Sequence[Example]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        tasks = self.world.tasks("train")
-        task = tasks[index % len(tasks)]
-        rng = np.random.default_rng([index, 11])
-        parts = make_machine(goal_of(task).kind, self.world.allowed(task), self.world.max_blocks, rng)
-        return Example(task, print_machine(parts))

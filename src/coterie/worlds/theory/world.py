@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import combinations_with_replacement
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 from PIL.Image import Image
 
 from coterie.rollouts import Score, Task
-from coterie.worlds.base import Example, Language, LanguageError, World
+from coterie.worlds.base import Example, Language, LanguageError, MadeExamples, World
 from coterie.worlds.theory.anomalies import anomalies_of
 from coterie.worlds.theory.conjectures import conjecture
 from coterie.worlds.theory.known import known_theories
@@ -108,7 +108,8 @@ class TheoryWorld(World):
         return TheoryLanguage(self.max_tokens)
 
     def examples(self) -> Sequence[Example]:
-        return Conjectures(self)
+        """Random theories, and known ones, varied."""
+        return MadeExamples(self.num_examples, partial(_example, self))
 
     def record(self, task: Task, answer: str) -> Mapping[str, Any]:
         theory = parse_theory(whole(task, answer))
@@ -160,27 +161,6 @@ def products() -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
                 aside = size > 1 and groups not in known and crc32(group_prompt(groups).encode()) % 5 == 0
                 (heldout if aside else train).append(groups)
     return train, heldout
-
-
-@dataclass(frozen=True)
-class Conjectures(Sequence[Example]):
-    """Random theories and known ones, varied; made when asked for, always the same."""
-
-    world: TheoryWorld
-
-    def __len__(self) -> int:
-        return self.world.num_examples
-
-    @overload
-    def __getitem__(self, index: int) -> Example: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Example]: ...
-    def __getitem__(self, index: int | slice) -> Example | Sequence[Example]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        return _example(self.world, index)
 
 
 @lru_cache(maxsize=50_000)  # a cold start comes back to each several times
