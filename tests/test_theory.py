@@ -19,6 +19,7 @@ from coterie.engines.torch.causal import CausalEngine
 from coterie.engines.torch.learner import LearnerSettings
 from coterie.engines.torch.transformer import PolicyShape
 from coterie.rollouts import Finish, Task, make_batch
+from coterie.runs.folder import RunFolder
 from coterie.worlds.base import Example, LanguageError
 from coterie.worlds.check import draw_at_random
 from coterie.worlds.load import WorldError
@@ -282,27 +283,45 @@ def test_explain_works_the_sums_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Consistent; 5 kinds of chiral multiplets." in told
 
 
-@pytest.fixture(scope="module")
-def theory_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A short run that imitates known theories, so that it finds some."""
-    out = tmp_path_factory.mktemp("theories") / "run"
+def start_run(out: Path) -> GRPOTrainer:
+    """A small run whose policy already knows SU(5), so that it finds something."""
     config = GRPOConfig(
         world="theory",
-        world_options={"known_share": 1.0, "num_examples": 20, "prompts": "BOS GAUGE_GROUPS NUM_GAUGE num_1 SU5"},
+        world_options={"prompts": "BOS GAUGE_GROUPS NUM_GAUGE num_1 SU5"},
         curriculum="world",
         width=32, depth=2, heads=2, threads=1, workers=1,
         steps=4, prompts_per_step=2, group_size=16, cold_start_steps=0, save_every=2, out=str(out),
         temperature=0.7, novelty_coef=0.5,
     )  # fmt: skip
     trainer = GRPOTrainer(config)
+    text = print_theory(known_theories()["su5"]).split()[5:]
+    known = Example(trainer.world.tasks("train")[0], " ".join(text))
+    for _ in range(60):
+        trainer.engine.imitate([known] * 4, 1e-2)
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def theory_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    trainer = start_run(tmp_path_factory.mktemp("theories") / "run")
     with trainer.scorer:
-        # A policy that knows little finds little: it is told one answer.
-        text = print_theory(known_theories()["su5"]).split()[5:]
-        known = Example(trainer.world.tasks("train")[0], " ".join(text))
-        for _ in range(60):
-            trainer.engine.imitate([known] * 4, 1e-2)
         trainer.train()
-    return out
+    assert trainer.run is not None
+    return trainer.run.path
+
+
+def test_a_resumed_run_knows_what_it_found(theory_run: Path, tmp_path: Path) -> None:
+    trainer = start_run(tmp_path / "run")
+    trainer.watchers.append(lambda phase, done, total, metrics: trainer.stop() if done == 2 else None)
+    with trainer.scorer:
+        trainer.train()
+    run = RunFolder.open(tmp_path / "run")
+    again = GRPOTrainer(trainer.config, run=run)
+    with again.scorer:
+        assert again.resume()
+        assert again.discoveries.counts == trainer.discoveries.counts != {}
+        again.train()
+    assert (run.path / "theories.jsonl").read_text() == (theory_run / "theories.jsonl").read_text()
 
 
 def test_what_a_run_finds_is_cataloged_once(theory_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
