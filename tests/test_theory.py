@@ -31,7 +31,7 @@ from coterie.worlds.theory.language import TheoryLanguage, begin
 from coterie.worlds.theory.reward import log_reward, square_threshold_reward
 from coterie.worlds.theory.sarah import sarah_model
 from coterie.worlds.theory.tables import latex_table, markdown_table
-from coterie.worlds.theory.theory import Theory, conjugated, parse_theory, print_theory
+from coterie.worlds.theory.theory import Theory, conjugate_name, conjugated, parse_theory, print_theory
 from coterie.worlds.theory.world import products
 from written import random_theories, theory_of
 
@@ -380,3 +380,34 @@ def test_no_random_theory_breaks_the_judge(seed: int) -> None:
 def test_begin_remembers_where_a_prompt_leads() -> None:
     tokens, state, count = begin("BOS GAUGE_GROUPS NUM_GAUGE num_2 SU2 U1")
     assert len(tokens) == 6 and count == 0 and state > 0
+
+
+@given(random_theories, st.integers(0, 2**32))
+@settings(max_examples=100, deadline=None)
+def test_any_relabeling_leaves_the_canonical_form(theory: Theory, seed: int) -> None:
+    """Shuffled fields, conjugated factors, scaled charges, equal factors exchanged, scalars called by conjugates."""
+    rng = np.random.default_rng(seed)
+    simple = theory.simple
+    bars = rng.random(len(simple)) < 0.5
+    scales = rng.choice([-3, -1, 2], theory.num_abelian)
+    order = [int(i) for i in rng.permutation(len(simple))]
+    order = order if all(simple[i] == simple[j] for i, j in enumerate(order)) else list(range(len(simple)))
+    swap = [int(u) for u in rng.permutation(theory.num_abelian)]
+
+    def told(reps: tuple[str, ...], charges: tuple[int, ...]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        names = [conjugate_name(n, r) if bar else r for n, r, bar in zip(simple, reps, bars, strict=True)]
+        numbers = [int(q * s) for q, s in zip(charges, scales, strict=True)]
+        return tuple(names[i] for i in order), tuple(numbers[u] for u in swap)
+
+    fermions, scalars = [], []
+    for f in theory.fermions:
+        reps, charges = told(f.reps, f.charges)
+        fermions.append(f._replace(reps=reps, charges=charges))
+    for s in theory.scalars:
+        reps, charges = told(s.reps, s.charges)
+        if rng.random() < 0.5:
+            reps, charges = conjugated(reps, charges, simple)
+        scalars.append(s._replace(reps=reps, charges=charges))
+    shuffled = tuple(fermions[i] for i in rng.permutation(len(fermions)))
+    same = theory._replace(fermions=shuffled, scalars=tuple(scalars), terms=())
+    assert canonical_form(same) == canonical_form(theory)

@@ -210,10 +210,10 @@ def test_equal_fields_are_symmetrized() -> None:
 def test_terms_are_invariant_in_the_forms_of_the_textbook() -> None:
     theory = known_theories()["standard-model"]
     forms = {term.fields: forms_of(theory, term) for term in theory.terms if term.kind == "YUKAWA"}
-    assert forms[0, 1, 0] == [(False, False, False)]  # q u^c H
-    assert forms[0, 2, 0] == [(False, False, True)]  # q d^c H*
+    assert forms[0, 1, 0] == ((False, False, False),)  # q u^c H
+    assert forms[0, 2, 0] == ((False, False, True),)  # q d^c H*
     wrong = theory.terms[2]._replace(fields=(0, 4, 0))
-    assert forms_of(theory, wrong) == []
+    assert forms_of(theory, wrong) == ()
 
 
 def test_electric_charge_is_found_where_it_hides() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.worlds.theory.groups import Weight, conjugate, find_rep, raising, weights
-from coterie.worlds.theory.theory import TERMS, Term, Theory, conjugated, left_handed
+from coterie.worlds.theory.theory import TERMS, Fermion, Scalar, Term, Theory, conjugated, left_handed
 
 Form = tuple[bool, ...]  # which fields of a term enter as conjugates
 Character = dict[Weight, int]
@@ -101,17 +101,23 @@ def count_invariants(simple: tuple[int, ...], fields: tuple[tuple[tuple[str, ...
     return int(total)
 
 
-def forms_of(theory: Theory, term: Term) -> list[Form]:
+def forms_of(theory: Theory, term: Term) -> tuple[Form, ...]:
     """The gauge-invariant forms of a term: for each, which of its fields enter as conjugates."""
     kinds = TERMS[term.kind][0]
-    simple, fermions, scalars = theory.simple, theory.fermions, theory.scalars
-    contents = [
-        left_handed(fermions[i], simple) if kind == "F" else scalars[i][:2]
-        for kind, i in zip(kinds, term.fields, strict=True)
+    fields: list[Fermion | Scalar] = [
+        theory.fermions[i] if kind == "F" else theory.scalars[i] for kind, i in zip(kinds, term.fields, strict=True)
     ]
-    generations = tuple([fermions[i].generations if k == "F" else 1 for k, i in zip(kinds, term.fields, strict=True)])
-    allowed = _allowed(simple, kinds, term.fields, tuple([c[0] for c in contents]), generations)
-    return [form for form in allowed if _neutral([c[1] for c in contents], form)]
+    return _forms(theory.simple, kinds, term.fields, tuple(fields))
+
+
+@lru_cache(maxsize=65_536)
+def _forms(
+    simple: tuple[int, ...], kinds: str, numbers: tuple[int, ...], fields: tuple[Fermion | Scalar, ...]
+) -> tuple[Form, ...]:
+    contents = [left_handed(f, simple) if isinstance(f, Fermion) else (f.reps, f.charges) for f in fields]
+    generations = tuple([f.generations if isinstance(f, Fermion) else 1 for f in fields])
+    allowed = _allowed(simple, kinds, numbers, tuple([reps for reps, _ in contents]), generations)
+    return tuple([form for form in allowed if _neutral([charges for _, charges in contents], form)])
 
 
 def _neutral(charges: Sequence[tuple[int, ...]], form: Form) -> bool:

@@ -50,7 +50,7 @@ class Link(NamedTuple):
 Links = defaultdict[Node, defaultdict[Node, list[Link]]]
 
 
-def forms_of_all(theory: Theory) -> list[list[Form]]:
+def forms_of_all(theory: Theory) -> list[tuple[Form, ...]]:
     return [forms_of(theory, term) for term in theory.terms]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from coterie.worlds.theory.anomalies import factor_names
 from coterie.worlds.theory.groups import dimension, find_rep, rep_name
@@ -85,7 +85,7 @@ def _slots(term: Term, form: Form) -> list[tuple[str, int, bool]]:
     return list(zip(TERMS[term.kind][0], term.fields, form, strict=True))
 
 
-def distinct_forms(term: Term, forms: list[Form]) -> list[Form]:
+def distinct_forms(term: Term, forms: Sequence[Form]) -> list[Form]:
     """Forms that are not the same product, or its conjugate, in another order."""
     seen, kept = set[tuple[tuple[str, int, bool], ...]](), []
     for form in forms:

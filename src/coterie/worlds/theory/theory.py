@@ -30,6 +30,7 @@ from coterie.worlds.theory.groups import REPS, conjugate, find_rep, rep_name
 
 UNIT = 6  # charges are whole numbers of sixths, unless a text says otherwise
 MAX_FACTORS = 4
+COUNTS = tuple(f"num_{i}" for i in range(1, MAX_FACTORS + 1))
 
 # A term: the kinds of its fields, and the letter of its parameter.
 TERMS = {
@@ -203,7 +204,7 @@ def without_comments(text: str) -> str:
 def _read_theory(reader: Reader) -> Theory:
     for word in ("BOS", "GAUGE_GROUPS", "NUM_GAUGE"):
         reader.expect(word)
-    number = int(reader.expect(*(f"num_{i}" for i in range(1, MAX_FACTORS + 1)))[4:])
+    number = int(reader.expect(*COUNTS)[4:])
     groups = read_groups(reader.take(number))
     size = len(groups)
     scalars: list[Content] = []

@@ -94,7 +94,7 @@ def _power(anomaly: str, factor: str) -> int:
 
 def _interactions(theory: Theory, verdict: Verdict) -> Iterator[str]:
     for number, (term, forms) in enumerate(zip(theory.terms, verdict.forms, strict=True), 1):
-        shown = [_product(term, form) for form in distinct_forms(term, list(forms))]
+        shown = [_product(term, form) for form in distinct_forms(term, forms)]
         told = f"invariant as {', '.join(shown)}" if shown else _why_not(theory, term)
         yield f"  {number}. {say_term(term)}: {told}"
     if not theory.terms:
