@@ -431,7 +431,7 @@ class Trainer:
     def _catalog(self, rollouts: Sequence[Group], scores: Scores) -> None:
         """Successes that the run had not found before."""
         new = self.discoveries.add(self.world, rollouts, scores)
-        if self.run:
+        if self.run and new:
             self.run.log_discoveries(self.progress.step, new, self.world.catalog)
 
     def tell(self, phase: str, done: int, total: int, metrics: Metrics) -> None:
