@@ -45,7 +45,10 @@ reboot:169:142 swapon:167:224 swapoff:168:225 syslog:103:116 acct:163:89 quotact
 ioperm:173:- settimeofday:164:170 clock_settime:227:112 adjtimex:159:171 clock_adjtime:305:266 sethostname:170:161
 setdomainname:171:162
 """
-BY_ARGUMENT = "clone:56:220 clone3:435:435 tgkill:234:131 prlimit64:302:261 fcntl:72:25 ioctl:16:29 prctl:157:167 socketpair:53:199"
+BY_ARGUMENT = """
+clone:56:220 clone3:435:435 tgkill:234:131 prlimit64:302:261 fcntl:72:25 ioctl:16:29 prctl:157:167
+socketpair:53:199
+"""
 EPERM, ENOSYS = 1, 38
 ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050000, 0x80000000
 LOAD, EQUAL, GREATER, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x25, 0x45, 0x54, 0x06

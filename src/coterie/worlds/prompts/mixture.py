@@ -44,7 +44,8 @@ KINDS: dict[str, type[Any]] = {
     "function": FromFile,
 }
 COMPACT = re.compile(
-    r"(?:(?P<style>\w+):)??(?P<what>[^:\s]+\.py:\w+|\w+)(?::(?P<weight>\d*\.?\d+(?:[eE]-?\d+)?))?(?::(?P<needs>[A-Za-z]\w*))?"
+    r"(?:(?P<style>\w+):)??(?P<what>[^:\s]+\.py:\w+|\w+)"
+    r"(?::(?P<weight>\d*\.?\d+(?:[eE]-?\d+)?))?(?::(?P<needs>[A-Za-z]\w*))?"
 )
 
 
@@ -118,7 +119,7 @@ class Mixture:
         total = sum(part.weight * values.get(part.name, 0.0) for part in self.parts) / weight if weight else 0.0
         gates = {part.needs for part in self.parts if part.needs}
         open_gates = all(passed[gate] is not False for gate in gates)
-        notes = [f"{name}: {v.note}" for name, v in verdicts.items() if v.note and not v.value]
+        notes = [f"{name}: {v.note}" for name, v in verdicts.items() if v.note]
         if not weight:
             notes.append("no reward applies to this task")
         return Score(

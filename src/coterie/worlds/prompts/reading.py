@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from coterie.extras import require
 Row = Mapping[str, Any]
 ROLES = ("system", "user", "assistant", "tool", "developer")
 LONGEST_TAG = 40
+PLAIN_NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
 
 
 def read_rows(path: Path | str, prompt_column: str) -> list[dict[str, Any]]:
@@ -84,15 +86,7 @@ def _csv(path: Path) -> Iterator[Any]:
         for row in csv.DictReader(file):
             if None in row or None in row.values():
                 raise ValueError(f"{path}: a row has another number of fields than the header: {list(row.values())}")
-            yield {name: _number_or_text(text) for name, text in row.items()}
-
-
-def _number_or_text(text: str) -> float | str:
-    """CSV has no types: what is written as a plain number is one, so that a curriculum may choose by it."""
-    try:
-        return float(text) if text.replace(".", "", 1).replace("-", "", 1).isdecimal() else text
-    except ValueError:
-        return text
+            yield row
 
 
 def _parquet(path: Path) -> Iterator[Any]:
@@ -135,13 +129,13 @@ def read_messages(prompt: str) -> list[dict[str, str]] | None:
 
 
 def tags_of(row: Row, without: Sequence[str]) -> dict[str, float | str]:
-    """What a curriculum may choose by: numbers and short words."""
+    """What a curriculum may choose by: numbers and short words. CSV has no types, so texts may be numbers too."""
     tags: dict[str, float | str] = {}
     for name, value in row.items():
         if name in without or isinstance(value, bool):
             continue
         if isinstance(value, int | float) or (isinstance(value, str) and 0 < len(value) <= LONGEST_TAG):
-            tags[str(name)] = value
+            tags[str(name)] = float(value) if isinstance(value, str) and PLAIN_NUMBER.fullmatch(value) else value
     return tags
 
 

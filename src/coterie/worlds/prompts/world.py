@@ -157,5 +157,5 @@ class PromptsWorld(World):
             if isinstance(held, list) and held:
                 held = held[0]
             if isinstance(held, str | int | float):
-                return f"{held:g}" if isinstance(held, float) else str(held)
+                return str(held)
         return None
