@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import pickle
+import tomllib
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie import Task, load_world
 from coterie.cli import main
+from coterie.config import parse_settings, write_toml
 from coterie.worlds.check import check_world
-from coterie.worlds.load import WorldError
+from coterie.worlds.load import WorldError, world_fields
 from coterie.worlds.prompts.adapters import FromFile
 from coterie.worlds.prompts.builtin import Diversity, Exact, Json, Length, Numeric, Regex, Repetition, Schema, Xml
 from coterie.worlds.prompts.finding import FORMAT, fenced, final_answer, last_number
@@ -100,8 +102,16 @@ def test_a_file_of_its_own_may_be_held_out(tmp_path: Path) -> None:
     first, second = write(tmp_path / "a.jsonl", ROWS[:15]), write(tmp_path / "b.jsonl", ROWS[15:])
     world = PromptsWorld(data=str(first), heldout_data=str(second))
     assert (len(world.tasks("train")), len(world.tasks("heldout"))) == (15, 5)
-    with pytest.raises(ValueError, match="15 prompts of .* are in .* as well"):
+    with pytest.raises(ValueError, match=r"15 prompts of .* are in .* as well"):
         PromptsWorld(data=str(first), heldout_data=str(first))
+
+
+def test_what_looks_like_a_number_stays_what_was_written(tmp_path: Path) -> None:
+    rows = [{"prompt": "007", "answer": "1.50", "level": "2"}, {"prompt": "8", "answer": "x", "level": "3"}]
+    world = PromptsWorld(data=str(write(tmp_path / "a.csv", rows)), rewards="exact")
+    tasks = {t.prompt: t for s in ("train", "heldout") for t in world.tasks(s)}
+    assert tasks["007"].tags == {"level": 2.0}
+    assert [s.total for s in world.score(tasks["007"], ["1.50", "1.5"])] == [1, 0]
 
 
 def test_messages_come_through_as_json(tmp_path: Path) -> None:
@@ -151,6 +161,7 @@ def test_the_last_number_is_read(text: str, number: Fraction | None) -> None:
     assert last_number(text) == number
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_whatever_is_written_can_be_judged(text: str) -> None:
     task = Task("t", "", {"answer": "12", "schema": {"type": "object"}})
@@ -358,6 +369,15 @@ def test_nonsense_from_a_function_is_the_worlds_failure_and_told(tmp_path: Path,
     assert told in score.note
 
 
+def test_a_runs_configuration_keeps_the_reward_tables() -> None:
+    text = 'world = "prompts"\nrewards = "numeric:1:shape"\n[reward_tables.shape]\nkind = "xml"\ntags = ["a", "b"]\n'
+    config = parse_settings(tomllib.loads(text), world_fields("prompts"))
+    again = parse_settings(tomllib.loads(write_toml(config)), world_fields("prompts"))
+    assert again.world_options == config.world_options
+    mixture = PromptsWorld(**again.world_options).mixture
+    assert [(part.name, part.needs) for part in mixture.parts] == [("numeric", "shape"), ("shape", "")]
+
+
 def test_siblings_are_compared_even_if_they_are_equal() -> None:
     world = PromptsWorld(rewards="diversity")
     task = world.tasks("train")[0]
@@ -386,7 +406,7 @@ def test_reasoning_gyms_tasks_come_with_its_checkers() -> None:
     world = PromptsWorld(reasoning_gym="chain_sum, leg_counting", gym_size=20)
     assert [finding.problem for finding in check_world(world) if finding.problem] == []
     task = next(t for t in world.tasks("train") if t.spec["gym"] == "chain_sum")
-    assert task.tags["num_terms"] >= 2
+    assert float(task.tags["num_terms"]) >= 2
     right, wrong = world.score(task, [f"<answer>{task.spec['answer']}</answer>", "<answer>x</answer>"])
     assert (right.total, right.success, wrong.success) == (1.0, True, False)
     with pytest.raises(ValueError, match="has no dataset 'chain_sun'; it has chain_sum"):
