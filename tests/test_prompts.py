@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 import tomllib
 from fractions import Fraction
 from pathlib import Path
@@ -399,6 +400,19 @@ def test_without_answers_rewards_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(WorldError, match="name rewards, as in: --rewards json:1"):
         load_world("prompts", {"data": str(path)})
     assert [f.problem for f in check_world(PromptsWorld(data=str(path), rewards="json")) if f.problem] == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is for Linux")
+def test_a_world_of_programs_keeps_the_contract(tmp_path: Path) -> None:
+    rows = [{"prompt": f"print {n}", "cases": [{"output": n}], "solution": f"print({n})"} for n in range(4)]
+    world = PromptsWorld(data=str(write(tmp_path / "print.jsonl", rows)), rewards="code:1, length:0.1")
+    assert [finding.problem for finding in check_world(world) if finding.problem] == []
+    task = world.tasks("train")[0]
+    right, wrong = world.score(task, [str(world.solution(task)), "print('no')"])
+    assert (right.total, right.success, wrong.success) == (1.0, True, False)
+    assert wrong.note == "code: it printed 'no'"
+    with pytest.raises(ValueError, match="memory_mb is 8; Python takes 64"):
+        PromptsWorld(rewards=[{"name": "code", "memory_mb": 8}])
 
 
 def test_reasoning_gyms_tasks_come_with_its_checkers() -> None:

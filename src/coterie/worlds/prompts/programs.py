@@ -12,6 +12,8 @@ from coterie.worlds.prompts.finding import fenced
 from coterie.worlds.prompts.reading import look_up
 from coterie.worlds.prompts.sandbox import Limits, SandboxRefused, probe, run_program
 
+LEAST_MEMORY_MB = 64
+
 
 @dataclass(frozen=True)
 class Code:
@@ -28,6 +30,16 @@ class Code:
     unsafe: bool = False
 
     def __post_init__(self) -> None:
+        for wrong, told in (
+            (self.seconds <= 0, f"seconds is {self.seconds}; write a number above 0"),
+            (
+                self.memory_mb < LEAST_MEMORY_MB,
+                f"memory_mb is {self.memory_mb}; Python takes {LEAST_MEMORY_MB}",
+            ),
+            (self.output_kb < 1, f"output_kb is {self.output_kb}; write 1 or more"),
+        ):
+            if wrong:
+                raise ValueError(told)
         if not self.unsafe:
             try:
                 probe()
