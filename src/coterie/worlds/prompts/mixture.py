@@ -101,7 +101,11 @@ class Mixture:
     @property
     def compares_siblings(self) -> bool:
         """Whether a verdict depends on the other answers of the group."""
-        return any(isinstance(part.reward, Diversity | FromFile) for part in self.parts)
+        # A function that is handed the whole group may compare; verl's is handed one answer at a time.
+        return any(
+            isinstance(part.reward, Diversity) or (isinstance(part.reward, FromFile) and part.reward.style != "verl")
+            for part in self.parts
+        )
 
     def score(self, task: Task, answers: Sequence[str]) -> list[Score]:
         columns = {part.name: part.reward.judge(task, answers) for part in self.parts}
