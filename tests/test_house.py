@@ -34,6 +34,8 @@ ALLOWED = {
     "runs": ("runs",),
     "worlds": ("worlds", "rollouts"),
     "worlds.machines": ("worlds", "rollouts", "extras"),
+    "worlds.prompts": ("worlds", "rollouts", "extras"),
+    "worlds.prompts.jail": (),
     "engines.base": ("rollouts", "worlds.base"),
     "engines": ("engines", "grpo", "rollouts", "worlds.base"),
     "report": ("report", "rollouts", "runs", "extras"),
@@ -61,6 +63,8 @@ ONLY_IN = {
     "jax": ("engines.jax",),
     "tomllib": ("config",),
     "mujoco": (),  # an extra: only ever required
+    "jsonschema": (),
+    "reasoning_gym": (),
 }
 
 

@@ -135,6 +135,7 @@ class World(Protocol):
 
     name: str
     catalog: str = "found.jsonl"  # the file of a run folder that keeps every distinct success
+    compares_siblings: bool = False  # whether a score depends on the group's other answers: then it is judged whole
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of 'train' or 'heldout'; the two share none."""

@@ -19,6 +19,7 @@ WORLDS = {
     "theory": "coterie.worlds.theory:TheoryWorld",
     "fill": "coterie.worlds.fill:FillWorld",
     "machines": "coterie.worlds.machines:MachinesWorld",
+    "prompts": "coterie.worlds.prompts:PromptsWorld",
 }
 
 

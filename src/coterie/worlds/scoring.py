@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import math
 import multiprocessing
 import signal
@@ -146,18 +147,25 @@ class Scorer:
 
     def prefetch(self, task: Task, answers: Sequence[str]) -> None:
         """Begin scoring what is not known yet."""
-        fresh = [a for a in dict.fromkeys(answers) if (task.id, a) not in self.cache]
+        keys = self._keys(task, answers)
+        fresh = {key: answer for key, answer in zip(keys, answers, strict=True) if key not in self.cache}
         if not fresh:
             return
         promised: list[Future[Score]] = [Future() for _ in fresh]
-        for answer, promise in zip(fresh, promised, strict=True):
-            self.cache[task.id, answer] = promise
-        self._threads.submit(self._fulfil, task, fresh, promised)
+        self.cache.update(zip(fresh, promised, strict=True))
+        self._threads.submit(self._fulfil, task, list(fresh.values()), promised)
+
+    def _keys(self, task: Task, answers: Sequence[str]) -> list[tuple[str, str]]:
+        """What each score is remembered by: the answer, or its place among siblings where these matter."""
+        if not self.world.compares_siblings:
+            return [(task.id, answer) for answer in answers]
+        group = hashlib.sha256("\0".join(answers).encode(errors="replace")).hexdigest()
+        return [(task.id, f"{group}-{place}") for place in range(len(answers))]
 
     def score(self, task: Task, answers: Sequence[str]) -> list[Score]:
         """The score of each answer; one on which the world failed gets its siblings' lowest total."""
         self.prefetch(task, answers)
-        scores = [self.cache[task.id, answer].result() for answer in answers]
+        scores = [self.cache[key].result() for key in self._keys(task, answers)]
         while len(self.cache) > CACHE_SIZE:
             self.cache.popitem(last=False)
         lowest = min((s.total for s in scores if not s.fault), default=0.0)
@@ -182,9 +190,11 @@ class Scorer:
 
     def _score_group(self, task: Task, answers: list[str]) -> list[Score]:
         worker = self._worker()
+        # Siblings that are compared are judged together, however long that takes within each one's limit.
+        together = len(answers) if self.world.compares_siblings else 1
         if len(answers) > 1 and not self.slow:
             try:
-                return worker.score(task, answers, self.answer_limit_s)
+                return worker.score(task, answers, self.answer_limit_s * together)
             except WorkerFailure:
                 pass  # who is to blame shows below
         scores = []
@@ -193,7 +203,7 @@ class Scorer:
                 scores += worker.score(task, [answer], self.answer_limit_s)
             except WorkerFailure as failure:
                 scores.append(Score(total=0.0, valid=False, note=f"the world {failure}", fault=_kind(str(failure))))
-        if len(answers) > 1 and not any(score.fault for score in scores):
+        if len(answers) > together and not any(score.fault for score in scores):
             self.slow = True
         return scores
 
