@@ -48,16 +48,19 @@ ALLOWED = {
     ),
     "bridges": ("bridges", "training", "rollouts", "extras"),
     "display": (),
-    "build": ("config", "engines", "grpo", "judges", "report", "runs", "training", "worlds", "bridges"),
+    "build": ("config", "engines", "extras", "grpo", "judges", "report", "runs", "training", "worlds", "bridges"),
     "demo": ("build", "config", "display", "report", "rollouts", "training"),
     "stopping": ("display", "training"),
     "cli": ("",),
-    "__init__": ("build", "config", "rollouts", "worlds"),
+    "own_rollouts": ("engines", "grpo", "rollouts"),
+    "__init__": ("build", "config", "own_rollouts", "rollouts", "worlds"),
 }
 ONLY_IN = {
     "pydantic": ("config",),
     "rich": ("display",),
     "torch": ("engines.torch", "build", "bridges"),
+    "transformers": ("engines.torch",),
+    "peft": ("engines.torch",),
     "jax": ("engines.jax",),
     "tomllib": ("config",),
     "mujoco": (),  # an extra: only ever required
