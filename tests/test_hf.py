@@ -14,11 +14,14 @@ import transformers
 
 import coterie
 from coterie import GRPOConfig, GRPOTrainer
-from coterie.engines.base import Dials, Sampling
+from coterie.build import make_language_model
+from coterie.cli import main
+from coterie.config import ConfigError
+from coterie.engines.base import Dials, OutOfStep, Sampling
 from coterie.engines.torch.chunks import score_in_chunks
 from coterie.engines.torch.hf import LanguageModelEngine
-from coterie.engines.torch.learner import LearnerSettings
-from coterie.engines.torch.pretrained import ModelError, ModelSettings
+from coterie.engines.torch.learner import LearnerSettings, Places
+from coterie.engines.torch.pretrained import LanguageModel, ModelError, ModelSettings
 from coterie.own_rollouts import Rollouts, sibling_advantages
 from coterie.rollouts import Batch, Finish, Group, Task, make_batch
 from coterie.runs.folder import RunFolder
@@ -334,3 +337,60 @@ def test_own_rollouts_that_do_not_fit_are_refused(folder: Path) -> None:
         coterie.grpo_update(engine, {**batch, "logprobs": [[-1.0, -1.0]] * 5}, 0.01)
     with pytest.raises(ValueError, match="needs as many entries"):
         coterie.grpo_update(engine, {**batch, "rewards": [1.0]}, 0.01)
+
+
+def test_commands_train_sample_and_export(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    (world := tmp_path / "world.py").write_text("import small_lm\n\n\nclass Mine(small_lm.Colors):\n    pass\n")
+    run = str(tmp_path / "run")
+    small = ["--prompts-per-step", "2", "--max-tokens", "3", "--workers", "1", "--threads", "1", "--steps", "2"]
+    assert main(["train", str(world), "--out", run, *small]) == 2
+    assert "name a language model, as in --model smollm2" in capsys.readouterr().err
+    assert main(["train", str(world), "--model", str(folder), "--out", run, *small]) == 0
+    assert "LoRA of rank 16" in capsys.readouterr().out
+    assert main(["sample", run, "--prompt", "say a word one please please", "--num", "2"]) == 0
+    assert capsys.readouterr().out.count("# say a word one please please") == 2
+    merged = tmp_path / "merged"
+    assert main(["export", run, "--merge", "--to", str(merged)]) == 0
+    model = transformers.AutoModelForCausalLM.from_pretrained(merged)
+    assert not any("lora" in name for name, _ in model.named_parameters())
+    assert main(["export", run, "--to", str(merged)]) == 2
+    assert "is already there" in capsys.readouterr().err
+
+
+def test_a_policy_starts_from_another_runs(folder: Path, tmp_path: Path) -> None:
+    engine = engine_of(folder)
+    teach(engine)
+    engine.save(tmp_path)
+    config = config_of(folder, lora_rank=4, start_from=str(tmp_path))
+    found = make_language_model(config, Colors())
+    batch = batch_of(groups_of(engine))
+    np.testing.assert_array_equal(found.logprobs(batch, 0.8), engine.logprobs(batch, 0.8))
+    with pytest.raises(ConfigError, match="has rank 4, not 8: write lora_rank = 4"):
+        make_language_model(config.model_copy(update={"lora_rank": 8}), Colors())
+
+
+def test_eight_bits_are_refused_where_they_cannot_run(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="needs a CUDA device; write adamw"):
+        make_language_model(config_of(folder, optimizer="adamw_8bit", device="cpu"), Colors())
+
+
+def test_micro_batches_are_halved_once_where_memory_does_not_suffice(folder: Path) -> None:
+    engine, other = engine_of(folder), engine_of(folder)
+    batch = batch_of(groups_of(engine))
+    limit = 40
+
+    def score(model: LanguageModel, rows: Batch, temperature: float) -> Places:
+        if rows.tokens.size > limit:
+            raise torch.OutOfMemoryError
+        return score_in_chunks(model, rows, temperature, 512)
+
+    engine.learner.score = score
+    metrics = engine.update(batch, Dials(1e-3, 0.8))
+    assert engine.learner.settings.micro_batch_tokens == 32
+    assert metrics["grad_norm"] == pytest.approx(other.update(batch, Dials(1e-3, 0.8))["grad_norm"], rel=1e-4)
+    limit = 20
+    with pytest.raises(OutOfStep, match=f"micro-batches of 32 tokens, with answers of up to {batch.lengths.max()}"):
+        engine.update(batch, Dials(1e-3, 0.8))

@@ -182,7 +182,10 @@ def export_policy(run: RunFolder, to: Path, merge: bool, checkpoint: str | None 
     if to.exists() and any(to.iterdir()):
         raise ConfigError(f"{to} is already there; choose another --to")
     engine = make_language_model(config.model_copy(update={"start_from": None}), world)
-    engine.load_policy(run.find_checkpoint(lambda _: None, checkpoint))
+    try:
+        engine.load_policy(run.find_checkpoint(lambda _: None, checkpoint))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     to.mkdir(parents=True, exist_ok=True)
     engine.export(to, merge)
 

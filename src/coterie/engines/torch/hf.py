@@ -20,7 +20,7 @@ from torch import Tensor
 from coterie.engines.base import Dials, Metrics, Sampling
 from coterie.engines.torch.chunks import score_in_chunks
 from coterie.engines.torch.learner import Learner, LearnerSettings
-from coterie.engines.torch.pretrained import LanguageModel, ModelError, ModelSettings, load_pretrained
+from coterie.engines.torch.pretrained import LanguageModel, ModelError, ModelSettings, learning_memory, load_pretrained
 from coterie.engines.torch.writing import Written, decode
 from coterie.rollouts import Batch, Completion, Finish, Floats, Group, Task, make_batch
 from coterie.worlds.base import Example
@@ -56,9 +56,13 @@ class LanguageModelEngine:
         learning = sum(p.numel() for p in weights if p.requires_grad) / 1e6
         how = f"LoRA of rank {self.settings.lora_rank}" if self.adapter else "all weights"
         dtype = str(self.model.autocast or self.model.causal.dtype).removeprefix("torch.")
+        learner = self.learner.settings
+        moment_bytes = 1 if learner.optimizer == "adamw_8bit" else 4
+        memory = learning_memory(self.model, self.settings, learner.micro_batch_tokens, moment_bytes) / 1e9
         return (
             f"{type(self.model.causal).__name__} {self.settings.model}: {sum(p.numel() for p in weights) / 1e6:.1f}M "
-            f"parameters, {learning:.2f}M learn ({how}), on {self.device}, {dtype}, {torch.get_num_threads()} threads"
+            f"parameters, {learning:.2f}M learn ({how}), on {self.device}, {dtype}, {torch.get_num_threads()} threads; "
+            f"learning takes about {memory:.1f} GB"
         )
 
     # Text and tokens.

@@ -132,6 +132,7 @@ class Learner(Generic[Model]):
             ]
         )
         self.bad_updates_in_a_row = 0
+        self.halved = False  # whether micro-batches had to become smaller
 
     @torch.inference_mode()
     def logprobs(self, model: Model, batch: Batch, temperature: float) -> Floats:
@@ -173,6 +174,23 @@ class Learner(Generic[Model]):
             yield order[start : start + size]
 
     def _learn(self, whole: Part, objective: Objective, dials: Dials, extremes: dict[str, float]) -> Metrics:
+        """One optimizer update; where memory does not suffice, micro-batches are halved, once."""
+        try:
+            return self._learn_rows(whole, objective, dials, extremes)
+        except torch.OutOfMemoryError:
+            if self.halved:
+                raise OutOfStep(
+                    f"memory does not suffice for micro-batches of {self.settings.micro_batch_tokens} tokens, with "
+                    f"answers of up to {whole.batch.lengths.max()} tokens with their prompts; lower micro_batch_tokens "
+                    "or max_tokens, or for a language model set gradient_checkpointing"
+                ) from None
+        # Out here the failed pass and all that it held are gone.
+        self.halved = True
+        self.settings = replace(self.settings, micro_batch_tokens=max(1, self.settings.micro_batch_tokens // 2))
+        torch.cuda.empty_cache()
+        return self._learn(whole, objective, dials, extremes)
+
+    def _learn_rows(self, whole: Part, objective: Objective, dials: Dials, extremes: dict[str, float]) -> Metrics:
         """One optimizer update; the denominators are this update's, however it is split."""
         batch, device = whole.batch, self.generator.device
         acted = batch.chosen.any(1)  # a row in which nothing was chosen is no part of the step

@@ -100,6 +100,21 @@ class LanguageModel(nn.Module):
             raise ModelError(f"{kind} does more to its logits than its head does; choose a model of another family")
 
 
+def learning_memory(model: LanguageModel, settings: ModelSettings, micro_batch_tokens: int, moment_bytes: int) -> int:
+    """About how many bytes an update takes: weights, gradients, moments, a micro-batch's states, a chunk's logits."""
+    config = model.causal.config.get_text_config()
+    width, layers = config.hidden_size, config.num_hidden_layers
+    inner = getattr(config, "intermediate_size", None) or 4 * width
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    each = (model.autocast or model.causal.dtype).itemsize
+    # A layer keeps about 14 widths (stream, norms, q, k, v, mixed) and 4 inner widths a token for its gradient.
+    layer = 14 * width + 4 * inner
+    states = layers * width + layer if settings.gradient_checkpointing else layers * layer
+    logits = 6 * 4 * settings.logprob_chunk * model.vocabulary
+    return weights + (4 + 2 * moment_bytes) * learning + each * states * micro_batch_tokens + logits
+
+
 @dataclass(frozen=True)
 class Pretrained:
     """A language model, its tokenizer and, with LoRA, the adapter in it."""
