@@ -10,8 +10,10 @@ from typing import Any
 import torch
 import transformers
 from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE, WordLevel
+from tokenizers.pre_tokenizers import ByteLevel, WhitespaceSplit
+from tokenizers.trainers import BpeTrainer
 
 from coterie.rollouts import Score, Task
 from coterie.worlds.base import Example, World
@@ -19,16 +21,31 @@ from coterie.worlds.base import Example, World
 WORDS = ("say", "a", "word", "please", "now", "red", "green", "blue", "one", "two", "three", "four", "yes", "no")
 
 
-def make_model(folder: Path, **shape: Any) -> Path:
-    """A folder with random weights; the tokenizer has a token a word."""
-    vocabulary = {word: place for place, word in enumerate(("<end>", "<unk>", *WORDS))}
-    plain = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
+def word_tokens() -> Tokenizer:
+    """A token a word."""
+    plain = Tokenizer(WordLevel({word: i for i, word in enumerate(("<end>", "<unk>", *WORDS))}, unk_token="<unk>"))
     plain.pre_tokenizer = WhitespaceSplit()
+    return plain
+
+
+def byte_tokens() -> Tokenizer:
+    """Any text, in bytes and a few pairs of them, as real language models have it."""
+    plain = Tokenizer(BPE())
+    plain.pre_tokenizer, plain.decoder = ByteLevel(add_prefix_space=False), ByteLevelDecoder()
+    trainer = BpeTrainer(
+        vocab_size=300, special_tokens=["<end>", "<unk>"], initial_alphabet=ByteLevel.alphabet(), show_progress=False
+    )
+    plain.train_from_iterator(['{"color": "red", "count": 12}', " ".join(WORDS)] * 4, trainer)
+    return plain
+
+
+def make_model(folder: Path, plain: Tokenizer, **shape: Any) -> Path:
+    """A folder with random weights and this tokenizer."""
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="<end>", unk_token="<unk>")
     tokenizer.save_pretrained(folder)
     torch.manual_seed(7)
     usual: dict[str, Any] = {
-        "vocab_size": len(vocabulary) + 3,  # as real ones have it: more rows than the tokenizer knows
+        "vocab_size": plain.get_vocab_size() + 3,  # as real ones have it: more rows than the tokenizer knows
         "hidden_size": 32,
         "intermediate_size": 48,
         "num_hidden_layers": 2,

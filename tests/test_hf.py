@@ -25,7 +25,7 @@ from coterie.engines.torch.pretrained import LanguageModel, ModelError, ModelSet
 from coterie.own_rollouts import Rollouts, sibling_advantages
 from coterie.rollouts import Batch, Finish, Group, Task, make_batch
 from coterie.runs.folder import RunFolder
-from small_lm import Colors, make_model
+from small_lm import Colors, make_model, word_tokens
 
 TASKS = Colors().tasks("train")
 NUCLEUS = Sampling(temperature=0.8, top_p=0.95, max_tokens=8)
@@ -34,7 +34,7 @@ FREE = Sampling(max_tokens=8)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("model"))
+    return make_model(tmp_path_factory.mktemp("model"), word_tokens())
 
 
 def engine_of(folder: Path, **settings: Any) -> LanguageModelEngine:

@@ -61,6 +61,7 @@ ONLY_IN = {
     "torch": ("engines.torch", "build", "bridges"),
     "transformers": ("engines.torch",),
     "peft": ("engines.torch",),
+    "llguidance": (),  # an extra: only ever required
     "jax": ("engines.jax",),
     "tomllib": ("config",),
     "mujoco": (),  # an extra: only ever required

@@ -155,6 +155,8 @@ def make_language_model(config: GRPOConfig, world: World) -> LanguageModelEngine
         )
     for package in ("transformers", "peft"):
         require(package, "llm")
+    if config.grammar is not None:
+        require("llguidance", "grammar")
     import torch
 
     from coterie.engines.torch.hf import LanguageModelEngine

@@ -168,6 +168,9 @@ class GRPOConfig(BaseModel):
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(default="auto", description="what it computes in")
     chat_template: bool = Field(default=True, description="pose prompts to it as a user's message where it knows chats")
+    grammar: str | None = Field(
+        default=None, description="its answers follow it: a JSON schema (.json), Lark (.lark), or a regular expression"
+    )
     lora_rank: NonNegativeInt = Field(default=16, description="of its LoRA adapter; 0: all its weights learn")
     lora_alpha: PositiveFloat = Field(default=32.0, description="the adapter counts lora_alpha / lora_rank")
     lora_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.0, description="of the adapter while learning")

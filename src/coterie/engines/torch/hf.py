@@ -19,6 +19,7 @@ from torch import Tensor
 
 from coterie.engines.base import Dials, Metrics, Sampling
 from coterie.engines.torch.chunks import score_in_chunks
+from coterie.engines.torch.grammars import Grammar
 from coterie.engines.torch.learner import Learner, LearnerSettings
 from coterie.engines.torch.pretrained import LanguageModel, ModelError, ModelSettings, learning_memory, load_pretrained
 from coterie.engines.torch.writing import Written, decode
@@ -46,6 +47,9 @@ class LanguageModelEngine:
         loaded = load_pretrained(model, self.device, seed)
         self.model, self.tokenizer, self.adapter = loaded.model, loaded.tokenizer, loaded.adapter
         self.ends = end_tokens(self.model.causal, self.tokenizer)
+        self.grammar: Grammar | None = None
+        if model.grammar is not None:
+            self.grammar = Grammar(model.grammar, self.tokenizer, self.model.vocabulary, self.ends)
         # Nothing before it is first asked of. With LoRA then weights of the adapter, empty if it is off.
         self.reference: LanguageModel | dict[str, Tensor] | None = None
         score = partial(score_in_chunks, chunk=model.logprob_chunk)
@@ -117,7 +121,10 @@ class LanguageModelEngine:
         stream = self.generator
         if sampling.seed is not None:
             stream = torch.Generator(self.device).manual_seed(sampling.seed)
-        drawn = decode(self.model, prompts, group_size, self.ends, max_tokens, sampling, stream)
+        constraint = None if self.grammar is None else self.grammar.constraint(len(tasks) * group_size)
+        for token in begun if constraint else ():
+            constraint.advance(np.full(len(tasks) * group_size, token))
+        drawn = decode(self.model, prompts, group_size, self.ends, max_tokens, sampling, stream, constraint)
         for row, answer in drawn:
             place, sibling = divmod(row, group_size)
             waiting[place][sibling] = self._complete(prompts[place], answer, begun)

@@ -39,6 +39,7 @@ class ModelSettings:
     gradient_checkpointing: bool = False
     chat_template: bool = True
     logprob_chunk: int = 512
+    grammar: str | None = None
 
 
 class LanguageModel(nn.Module):
@@ -112,7 +113,7 @@ def learning_memory(model: LanguageModel, settings: ModelSettings, micro_batch_t
     layer = 14 * width + 4 * inner
     states = layers * width + layer if settings.gradient_checkpointing else layers * layer
     logits = 6 * 4 * settings.logprob_chunk * model.vocabulary
-    return weights + (4 + 2 * moment_bytes) * learning + each * states * micro_batch_tokens + logits
+    return int(weights + (4 + 2 * moment_bytes) * learning + each * states * micro_batch_tokens + logits)
 
 
 @dataclass(frozen=True)
