@@ -220,8 +220,10 @@ def smollm2_folder() -> Path:
     with tempfile.TemporaryDirectory(dir=folder.parent) as aside:
         quantized = transformers.AutoModelForCausalLM.from_pretrained(source, gguf_file=file.name, dtype=torch.float32)
         # A model read from GGUF refuses to be saved; one with the same weights does not.
-        plain = transformers.LlamaForCausalLM(transformers.LlamaConfig(**quantized.config.to_diff_dict()))
-        plain.load_state_dict(quantized.state_dict())
+        with torch.device("meta"):
+            plain = transformers.LlamaForCausalLM(transformers.LlamaConfig(**quantized.config.to_diff_dict()))
+        plain.load_state_dict(quantized.state_dict(), assign=True)
+        plain.tie_weights()
         plain.save_pretrained(aside)
         transformers.AutoTokenizer.from_pretrained(source, gguf_file=file.name).save_pretrained(aside)
         if not folder.exists():
