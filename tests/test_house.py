@@ -50,16 +50,20 @@ ALLOWED = {
     ),
     "bridges": ("bridges", "training", "rollouts", "extras"),
     "display": (),
-    "build": ("config", "engines", "grpo", "judges", "report", "runs", "training", "worlds", "bridges"),
+    "build": ("config", "engines", "extras", "grpo", "judges", "report", "runs", "training", "worlds", "bridges"),
     "demo": ("build", "config", "display", "report", "rollouts", "training"),
     "stopping": ("display", "training"),
     "cli": ("",),
-    "__init__": ("build", "config", "rollouts", "worlds"),
+    "own_rollouts": ("engines", "grpo", "rollouts"),
+    "__init__": ("build", "config", "own_rollouts", "rollouts", "worlds"),
 }
 ONLY_IN = {
     "pydantic": ("config",),
     "rich": ("display",),
     "torch": ("engines.torch", "build", "bridges"),
+    "transformers": ("engines.torch",),
+    "peft": ("engines.torch",),
+    "llguidance": (),  # an extra: only ever required
     "jax": ("engines.jax",),
     "tomllib": ("config",),
     "mujoco": (),  # an extra: only ever required

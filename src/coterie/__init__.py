@@ -9,6 +9,7 @@ os.environ.setdefault("KMP_BLOCKTIME", "1")
 
 from coterie.build import GRPOTrainer
 from coterie.config import GRPOConfig
+from coterie.own_rollouts import grpo_update
 from coterie.rollouts import Score, Task
 from coterie.worlds.base import Characters, Constraint, Example, Language, World
 from coterie.worlds.load import load_world
@@ -23,6 +24,7 @@ __all__ = [
     "Score",
     "Task",
     "World",
+    "grpo_update",
     "load_world",
 ]
 __version__ = "0.1.0"

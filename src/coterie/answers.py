@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from coterie.arguments import UsageError, Words
-from coterie.build import read_run_config
+from coterie.build import export_policy, read_run_config
 from coterie.config import parse_settings
 from coterie.rollouts import Score, Task
 from coterie.runs.folder import RunFolder
@@ -115,21 +115,29 @@ def export(words: Words) -> int:
 coterie export FILE --to OUT.ldr|OUT.html|OUT.png|OUT.txt [--colors brick|layer|load]
 coterie export THEORY.txt --to OUT.md|OUT.tex|OUT.m|OUT.txt
 coterie export MACHINE.json --to OUT.png|OUT.gif|OUT.xml|OUT.html|OUT.json [--task car]
+coterie export RUN --to DIR [--merge] [--checkpoint best]
 
 Writes a brick structure for others: LDraw for LEGO CAD programs, a page to turn it around in, a picture. FILE is
 brick text or LDraw; `load` colors each brick by how close it is to failing. A theory becomes a table (Markdown or
 LaTeX) or a SARAH model. A machine (.json) is run on the terrain of a task: moments side by side, an animation, MJCF
-for MuJoCo's viewer, a page with the motion.
+for MuJoCo's viewer, a page with the motion. A run of a language model becomes a folder for transformers; with LoRA one
+for peft, unless --merge puts the adapter into the model.
 
   coterie export tower.txt --to tower.html --colors load
   coterie export theory.txt --to theory.m
   coterie export car.json --to car.gif --task climb
+  coterie export runs/first --merge --to my-model
 """
     to, colors = words.pop("to"), words.pop("colors", "brick")
     if to is None:
         raise UsageError("say where to, as in: coterie export tower.txt --to tower.ldr")
     path, task = Path(words.one("FILE")), words.pop("task")
+    merge, checkpoint = words.pop_flag("merge"), words.pop("checkpoint")
     words.finish("export")
+    if path.is_dir():
+        export_policy(RunFolder.open(path), Path(to), merge, checkpoint)
+        print(f"Written: {to}")
+        return 0
     try:
         if path.suffix == ".txt" and (text := path.read_text(errors="replace")).lstrip().startswith(("BOS", "#")):
             export_theory(text, Path(to))

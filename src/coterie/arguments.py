@@ -14,6 +14,7 @@ FLAGS = (
     "rollback",
     "explain",
     "eval_only",
+    "merge",
     "use_curriculum",
     "use_priority_buffer",
 )

@@ -7,9 +7,11 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coterie.config import ConfigError, GRPOConfig, parse_settings, read_toml, write_toml
 from coterie.engines.base import Engine
+from coterie.extras import require
 from coterie.grpo.objective import Objective
 from coterie.judges import judge_named, obtain_judge
 from coterie.runs.folder import RunFolder
@@ -19,6 +21,10 @@ from coterie.training.trainer import Trainer, Watcher
 from coterie.worlds.base import FillLanguage, World
 from coterie.worlds.load import load_world, world_fields
 from coterie.worlds.scoring import Scorer
+
+if TYPE_CHECKING:
+    from coterie.engines.torch.hf import LanguageModelEngine
+    from coterie.engines.torch.learner import LearnerSettings
 
 
 class GRPOTrainer(Trainer):
@@ -67,7 +73,16 @@ def settle(config: GRPOConfig, world: World) -> GRPOConfig:
         meant["curriculum"] = [dict(phase) for phase in world.phases()]
         if not meant["curriculum"]:
             raise ConfigError(f"the world {world.name!r} brings no curriculum; write phases under [[curriculum]]")
+    if writes_text(config, world):
+        # What suits a policy from scratch would ruin one that can already write.
+        usual = {"max_tokens": 256, "cold_start_steps": 0, "learning_rate": 1e-4 if config.lora_rank else 1e-5}
+        meant |= {name: value for name, value in usual.items() if name not in config.model_fields_set}
     return config.model_copy(update=meant)
+
+
+def writes_text(config: GRPOConfig, world: World) -> bool:
+    """Whether the policy is a language model."""
+    return config.model is not None or world.language() is None
 
 
 def available_cores() -> int:
@@ -76,17 +91,17 @@ def available_cores() -> int:
 
 
 def make_engine(config: GRPOConfig, world: World) -> Engine:
-    """A small transformer for the world's closed vocabulary."""
+    """A small transformer for the world's closed vocabulary, or a language model."""
     import torch
 
     from coterie.engines.torch.causal import CausalEngine
     from coterie.engines.torch.fill import FillEngine
-    from coterie.engines.torch.learner import LearnerSettings
     from coterie.engines.torch.transformer import PolicyShape
 
+    if writes_text(config, world):
+        return make_language_model(config, world)
     language = world.language()
-    if language is None:
-        raise ConfigError(f"the world {world.name!r} has no closed vocabulary: its language() is None")
+    assert language is not None
     device = find_device(config)
     torch.set_num_threads(config.threads or available_cores())
     fills = policy_kind(config, world) == "fill"
@@ -96,7 +111,23 @@ def make_engine(config: GRPOConfig, world: World) -> Engine:
         raise ConfigError(str(error)) from None
     # Siblings that fill in share their text, and it is computed once: a micro-batch holds as many more.
     cpu_tokens = 2_048 * (config.group_size if fills else 1)
-    settings = LearnerSettings(
+    settings = learner_settings(config, cpu_tokens if device == "cpu" else 65_536)
+    engine: CausalEngine | FillEngine
+    if fills:
+        assert isinstance(language, FillLanguage)
+        engine = FillEngine(language, shape, settings, config.seed, device, config.offload_reference)
+    else:
+        engine = CausalEngine(language, shape, settings, config.seed, device, config.offload_reference)
+    if config.start_from is not None:
+        engine.load_policy(find_policy(Path(config.start_from)))
+    return engine
+
+
+def learner_settings(config: GRPOConfig, micro_batch_tokens: int) -> LearnerSettings:
+    """How updates are made, for every torch engine."""
+    from coterie.engines.torch.learner import LearnerSettings
+
+    return LearnerSettings(
         objective=Objective(
             clip_low=config.clip_low,
             clip_high=config.clip_high,
@@ -109,19 +140,56 @@ def make_engine(config: GRPOConfig, world: World) -> Engine:
         ),
         epochs=config.epochs,
         minibatch_size=config.minibatch_size,
-        micro_batch_tokens=config.micro_batch_tokens or (cpu_tokens if device == "cpu" else 65_536),
+        micro_batch_tokens=config.micro_batch_tokens or micro_batch_tokens,
         weight_decay=config.weight_decay,
         max_grad_norm=config.max_grad_norm,
+        optimizer=config.optimizer,
     )
-    engine: CausalEngine | FillEngine
-    if fills:
-        assert isinstance(language, FillLanguage)
-        engine = FillEngine(language, shape, settings, config.seed, device, config.offload_reference)
-    else:
-        engine = CausalEngine(language, shape, settings, config.seed, device, config.offload_reference)
-    if config.start_from is not None:
-        engine.load_policy(find_policy(Path(config.start_from)))
+
+
+def make_language_model(config: GRPOConfig, world: World) -> LanguageModelEngine:
+    """A pretrained model that writes text."""
+    if config.model is None:
+        raise ConfigError(
+            f"the world {world.name!r} has no closed vocabulary; name a language model, as in --model smollm2"
+        )
+    for package in ("transformers", "peft"):
+        require(package, "llm")
+    if config.grammar is not None:
+        require("llguidance", "grammar")
+    import torch
+
+    from coterie.engines.torch.hf import LanguageModelEngine
+    from coterie.engines.torch.pretrained import ModelSettings
+
+    device = find_device(config)
+    torch.set_num_threads(config.threads or available_cores())
+    chosen = {name: getattr(config, name) for name in ModelSettings.__dataclass_fields__}
+    settings = learner_settings(config, 2_048 if device == "cpu" else 16_384)
+    try:
+        engine = LanguageModelEngine(ModelSettings(**chosen), settings, config.seed, device, config.offload_reference)
+        if config.start_from is not None:
+            engine.load_policy(find_policy(Path(config.start_from)))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     return engine
+
+
+def export_policy(run: RunFolder, to: Path, merge: bool, checkpoint: str | None = None) -> None:
+    """The language model of a run as a folder that transformers loads, or peft if its adapter stays apart."""
+    config = read_run_config(run)
+    world = load_world(config.world, config.world_options)
+    if not writes_text(config, world):
+        raise ConfigError(f"{run.path} trained no language model; its checkpoints are safetensors as they are")
+    if to.exists() and any(to.iterdir()):
+        raise ConfigError(f"{to} is already there; choose another --to")
+    engine = make_language_model(config.model_copy(update={"start_from": None}), world)
+    try:
+        engine.load_policy(run.find_checkpoint(lambda _: None, checkpoint))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    to.mkdir(parents=True, exist_ok=True)
+    engine.export(to, merge)
 
 
 def find_device(config: GRPOConfig) -> str:
@@ -166,7 +234,7 @@ def sample_writer(run: RunFolder) -> Reader:
 
 def find_policy(path: Path) -> Path:
     """The checkpoint meant by a run folder or a checkpoint folder."""
-    if (path / "policy.safetensors").is_file():
+    if any((path / name).is_file() for name in ("policy.safetensors", "adapter_config.json", "config.json")):
         return path
     return RunFolder.open(path).find_checkpoint(lambda _: None)
 

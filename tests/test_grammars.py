@@ -1,0 +1,77 @@
+"""Grammars over a language model's tokens: every answer follows, and the ratio stays 1."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie import GRPOConfig
+from coterie.build import make_language_model
+from coterie.config import ConfigError
+from coterie.engines.base import Dials, Sampling
+from coterie.engines.torch.hf import LanguageModelEngine
+from coterie.rollouts import Finish, make_batch
+from small_lm import Colors, byte_tokens, make_model
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"color": {"enum": ["red", "green"]}, "count": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["color", "count"],
+    "additionalProperties": False,
+    "x-guidance": {"whitespace_flexible": False},
+}
+TASKS = Colors().tasks("train")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"), byte_tokens())
+
+
+def engine_of(folder: Path, grammar: str, **settings: Any) -> LanguageModelEngine:
+    usual = {"model": str(folder), "threads": 1, "lora_rank": 4, "grammar": grammar}
+    return make_language_model(GRPOConfig(**{**usual, **settings}), Colors())
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+def test_answers_follow_a_json_schema_and_the_ratio_is_one(folder: Path, tmp_path: Path, top_p: float) -> None:
+    (file := tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
+    engine = engine_of(folder, str(file))
+    sampling = Sampling(temperature=0.8, top_p=top_p, max_tokens=60)
+    groups = [group for _, group in engine.sample(TASKS, 6, sampling)]
+    completions = [c for group in groups for c in group.completions]
+    assert {c.finish for c in completions} == {Finish.STOP}
+    found = [json.loads(c.text) for c in completions]
+    assert all(each.keys() == {"color", "count"} and 0 <= each["count"] <= 99 for each in found)
+    assert {each["color"] for each in found} == {"red", "green"}
+    batch = make_batch(groups, np.random.default_rng(0).normal(size=(len(TASKS), 6)))
+    np.testing.assert_allclose(engine.logprobs(batch, 0.8), batch.logprobs, atol=1e-5)
+    metrics = engine.update(batch, Dials(0.01, 0.8))
+    assert metrics["ratio_max"] == pytest.approx(1, abs=1e-5)
+    assert np.abs(engine.logprobs(batch, 0.8) - batch.logprobs).max() > 1e-3
+
+
+def test_answers_follow_a_regular_expression_or_lark(folder: Path, tmp_path: Path) -> None:
+    (file := tmp_path / "words.lark").write_text('start: "yes" | "no" (" " "no")~2\n')
+    for grammar, pattern in (("(red|blue){1,3}", "(red|blue){1,3}"), (str(file), "yes|no no no")):
+        engine = engine_of(folder, grammar)
+        answers = {a for _, g in engine.sample(TASKS, 8, Sampling(max_tokens=40)) for a in g.answers}
+        assert len(answers) > 1
+        assert all(re.fullmatch(pattern, answer) for answer in answers)
+
+
+def test_a_beginning_counts_for_the_grammar(folder: Path) -> None:
+    engine = engine_of(folder, "(red|blue)")
+    [(_, group)] = engine.sample(TASKS[:1], 4, Sampling(max_tokens=10, begin="re"))
+    assert group.answers == ["red"] * 4
+
+
+@pytest.mark.parametrize("grammar", ["(red", "nowhere.json", "nowhere.lark"])
+def test_a_grammar_that_cannot_be_used_is_told(folder: Path, grammar: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be used"):
+        engine_of(folder, grammar)
