@@ -21,8 +21,8 @@ from coterie.worlds.load import load_world
 from coterie.worlds.machines import MachinesWorld
 from coterie.worlds.machines.blocks import BLOCKS
 from coterie.worlds.machines.bodies import build
-from coterie.worlds.machines.goals import KINDS, goal_of, goals_of
-from coterie.worlds.machines.reward import judge_catapult
+from coterie.worlds.machines.goals import KINDS, Goal, goal_of, goals_of
+from coterie.worlds.machines.reward import judge, judge_catapult
 from coterie.worlds.machines.simulate import Run, simulate
 from coterie.worlds.machines.terrain import Scene
 from coterie.worlds.machines.tree import Machine, Part, TreeError, lay_out, print_machine, read_machine
@@ -402,3 +402,14 @@ def test_without_mujoco_the_command_that_installs_it_is_told(monkeypatch: pytest
 def test_a_slope_is_gravity_that_leans() -> None:
     assert Scene(slope=30).gravity_vector == pytest.approx([-9.81 / 2, 0.0, -9.81 * math.sqrt(3) / 2])
     assert build(CAR, Scene(slope=30)).model.opt.gravity[0] == pytest.approx(-4.905)
+
+
+def test_rolling_down_a_slope_earns_nothing() -> None:
+    """A cart without motors runs away downhill, and a car that was asked uphill has got nowhere."""
+    cart = read_machine(hand_built("car").replace('"id": "2"', '"id": "40"'))
+    steep = Goal("car", "a car up a slope of 12 degrees with 0 kg", Scene(slope=12), 10.0, 1.0)
+    run = simulate(cart, steep.scene)
+    assert run.root[-1, 0] - run.root[0, 0] < -5
+    score = judge(cart, steep)
+    assert (score.total, score.success) == (0.0, False)
+    assert judge(CAR, steep).total > 5

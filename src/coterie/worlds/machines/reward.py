@@ -64,9 +64,16 @@ def invalid(error: TreeError) -> Score:
     return Score(0.0, {**parts, **reasons}, valid=False, note=str(error))
 
 
+def way_of(goal: Goal, track: Numbers) -> float:
+    """How far something got: whichever way on the level, uphill on a slope, where rolling down is no merit."""
+    if goal.scene.slope:
+        return max(0.0, float(track[-1, 0] - track[0, 0]))
+    return float(np.linalg.norm(track[-1, :2] - track[0, :2]))
+
+
 def judge_car(machine: Machine, goal: Goal, run: Run, scoring: Scoring) -> Outcome:
-    """How far the starting block got, whichever way."""
-    distance = float(np.linalg.norm(run.root[-1, :2] - run.root[0, :2]))
+    """How far the starting block got."""
+    distance = way_of(goal, run.root)
     return Outcome(distance, distance, _rise(run.root), distance >= goal.target)
 
 
@@ -90,7 +97,7 @@ def judge_cross(machine: Machine, goal: Goal, run: Run, scoring: Scoring) -> Out
 def judge_carry(machine: Machine, goal: Goal, run: Run, scoring: Scoring) -> Outcome:
     """How far the load got; a load that fell off counts for a fifth."""
     assert run.load is not None
-    distance = float(np.linalg.norm(run.load[-1, :2] - run.load[0, :2]))
+    distance = way_of(goal, run.load)
     aboard = bool(run.load[-1, 2] > ABOARD)
     worth = distance if aboard else DROPPED * distance
     note = "" if aboard else "the load fell off"
