@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from coterie import Task, load_world
 from coterie.cli import main
 from coterie.config import parse_settings, write_toml
+from coterie.worlds.base import read_messages
 from coterie.worlds.check import check_world
 from coterie.worlds.load import WorldError, world_fields
 from coterie.worlds.prompts.builtin import Diversity, Exact, Json, Length, Numeric, Regex, Repetition, Schema, Xml
 from coterie.worlds.prompts.finding import FORMAT, fenced, final_answer, last_number
 from coterie.worlds.prompts.mixture import Mixture, read_rewards
-from coterie.worlds.prompts.reading import held_out, prompt_text, read_messages, read_rows
+from coterie.worlds.prompts.reading import held_out, prompt_text, read_rows
 from coterie.worlds.prompts.world import PromptsWorld
 from coterie.worlds.scoring import Scorer
 

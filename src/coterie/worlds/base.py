@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload, runtime_checkable
@@ -47,6 +48,27 @@ class MadeExamples(Sequence[Example]):
         if not 0 <= index < self.number:
             raise IndexError(index)
         return self.make(index)
+
+
+def is_chat(messages: Any) -> bool:
+    """Whether this is a list of messages, each with a role and a text."""
+    return (
+        isinstance(messages, list)
+        and bool(messages)
+        and all(isinstance(m, dict) and {"role", "content"} <= m.keys() for m in messages)
+        and all(isinstance(m["content"], str) for m in messages)
+    )
+
+
+def read_messages(prompt: str) -> list[dict[str, Any]] | None:
+    """The chat that a task's prompt spells as a JSON list of messages; None if it is plain text."""
+    if not prompt.lstrip().startswith("["):
+        return None
+    try:
+        messages = json.loads(prompt)
+    except ValueError:
+        return None
+    return messages if is_chat(messages) else None
 
 
 class Constraint(Protocol):

@@ -30,7 +30,7 @@ from coterie.engines.torch.pretrained import (
 )
 from coterie.engines.torch.writing import Written, decode
 from coterie.rollouts import Batch, Completion, Finish, Floats, Group, Task, make_batch
-from coterie.worlds.base import Example
+from coterie.worlds.base import Example, read_messages
 
 ADAPTER_FILE = "adapter_model.safetensors"
 LONGEST = 256  # tokens of an answer, where nobody says
@@ -299,15 +299,3 @@ def end_tokens(causal: Any, tokenizer: Any) -> tuple[int, ...]:
     if not found:
         raise ModelError(f"the tokenizer of {causal.name_or_path} has no end token: set its eos_token")
     return found
-
-
-def read_messages(prompt: str) -> list[dict[str, Any]] | None:
-    """The chat that a prompt spells as JSON, if it does."""
-    if not prompt.lstrip().startswith("["):
-        return None
-    try:
-        found = json.loads(prompt)
-    except ValueError:
-        return None
-    is_chat = bool(found) and all(isinstance(m, dict) and {"role", "content"} <= m.keys() for m in found)
-    return found if is_chat else None

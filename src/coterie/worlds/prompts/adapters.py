@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coterie.rollouts import Task
+from coterie.worlds.base import read_messages
 from coterie.worlds.prompts.builtin import Verdict
-from coterie.worlds.prompts.reading import look_up, read_messages
+from coterie.worlds.prompts.reading import look_up
 
 Style = Literal["ours", "trl", "verl"]
 STYLES = ("ours", "trl", "verl")

@@ -117,17 +117,6 @@ def prompt_text(prompt: str | Sequence[Mapping[str, str]], system: str) -> str:
     return json.dumps(messages, ensure_ascii=False)
 
 
-def read_messages(prompt: str) -> list[dict[str, str]] | None:
-    """The chat messages that a task's prompt is, or None if it is plain text."""
-    if not prompt.startswith("[{"):
-        return None
-    try:
-        messages = json.loads(prompt)
-    except ValueError:
-        return None
-    return messages if isinstance(messages, list) and messages and all(map(_is_message, messages)) else None
-
-
 def tags_of(row: Row, without: Sequence[str]) -> dict[str, float | str]:
     """What a curriculum may choose by: numbers and short words. CSV has no types, so texts may be numbers too."""
     tags: dict[str, float | str] = {}
