@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 START = "\x02"  # what stands before a text
@@ -21,12 +21,12 @@ class NgramModel:
             self._count(START * (order - 1) + text)
 
     def _count(self, text: str) -> None:
-        for place in range(self.order - 1, len(text)):
-            for start in range(place - self.order + 1, place + 1):
-                gram, context = text[start : place + 1], text[start:place]
-                self.kinds[context] += gram not in self.seen
-                self.seen[gram] += 1
-                self.total[context] += 1
+        for length in range(self.order):  # of the context
+            grams = Counter(text[end - length : end + 1] for end in range(self.order - 1, len(text)))
+            for gram, count in grams.items():
+                self.kinds[gram[:-1]] += gram not in self.seen
+                self.seen[gram] += count
+                self.total[gram[:-1]] += count
 
     def log_probability(self, text: str) -> float:
         """Nats a character, on average; 0 for an empty text."""

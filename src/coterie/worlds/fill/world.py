@@ -91,6 +91,7 @@ class FillWorld(World):
 
     @cached_property
     def _splits(self) -> dict[str, list[Task]]:
+        _ = self.ngrams  # counted here, before there are workers, each of which would count anew
         return {split: list(self._windows(split)) for split in ("train", "heldout")}
 
     def _windows(self, split: str) -> Iterator[Task]:
