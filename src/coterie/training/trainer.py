@@ -402,7 +402,7 @@ class Trainer:
         memory = json.loads((checkpoint / "memory.json").read_text())
         self.curriculum.standing = Standing(**memory["curriculum"])
         self.baseline.means = memory["baseline"]
-        self.discoveries.counts = memory["discoveries"]
+        self.discoveries.counts = memory.get("discoveries", {})  # runs that began before there were any
         self.guard.restore(**memory["guard"])
         self.replay.load(checkpoint, {task.id: task for task in self.world.tasks("train")})
         self.run.rewind(self.progress.step)
