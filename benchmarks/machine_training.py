@@ -88,6 +88,8 @@ def main() -> None:
     with trainer.scorer:
         trainer.cold_start()
         before = judge(trainer, options.tasks)
+        samples = trainer.config.eval_samples
+        print(f"before: best of {samples} {before[f'best@{samples}']:.2f}", flush=True)
         if trainer.run:
             (trainer.run.path / "before.json").write_text(before["best machine"] + "\n")
         trainer.train()
@@ -97,7 +99,7 @@ def main() -> None:
     if trainer.run:
         (trainer.run.path / "after.json").write_text(after["best machine"] + "\n")
         (trainer.run.path / "told.json").write_text(json.dumps(told))
-    print(tell(before, after, trainer.config.eval_samples))
+    print(tell(before, after, samples))
     print(f"{step} steps in {minutes:.1f} minutes, the cold start and both judgments included")
     for name, rate in (("answers", pace.answers), ("different answers", pace.distinct)):
         if rate:
