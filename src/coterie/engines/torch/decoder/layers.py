@@ -119,13 +119,13 @@ class FusedLayers:
 
     def __call__(self, slots: Slots, active: Tensor) -> Tensor:
         """[rows] -> [rows, width]: hidden states after each row's newest token."""
-        do, more = self.operations, None
+        do, more, rows = self.operations, None, slots.rows(active)
         stream = self.embedding(slots.token.index_select(0, active))
         for number, layer in enumerate(self.layers):
             qkv = layer.qkv(do.add_norm(stream, more, layer.first_norm, self.eps))
             q, k, v = (x.unflatten(-1, (-1, self.width)) for x in qkv.split(layer.qkv.sizes, -1))
             turning = Turning(self.cos, self.sin, layer.query_norm, layer.key_norm, self.eps)
-            mixed = layer.out(do.attend(q, k, v, slots, number, active, self.scaling, turning))
+            mixed = layer.out(do.attend(q, k, v, slots, number, rows, self.scaling, turning))
             more = layer.down(do.gate(layer.gate_up(do.add_norm(stream, mixed, layer.second_norm, self.eps))))
         return do.add_norm(stream, more, self.last_norm, self.eps)  # type: ignore[no-any-return]
 
