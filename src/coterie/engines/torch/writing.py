@@ -14,6 +14,7 @@ from coterie.engines.torch.decoding import DROP_SHARE, Drawn, choose_support
 from coterie.engines.torch.lean import lean
 from coterie.engines.torch.pretrained import LanguageModel
 from coterie.engines.torch.rows import StaticRows, pad_left
+from coterie.phases import phase
 from coterie.rollouts import Bools, Finish, Ints, pack_bits
 from coterie.worlds.base import Constraint
 
@@ -74,7 +75,9 @@ def choose(
         return tokens, logits.gather(-1, tokens[:, None])[:, 0] - logits.logsumexp(-1), None
     support = legal
     if sampling.top_p < 1 or sampling.top_k > 0:
-        support = choose_support(logits, torch.ones_like(logits, dtype=torch.bool) if legal is None else legal, sampling)
+        support = choose_support(
+            logits, torch.ones_like(logits, dtype=torch.bool) if legal is None else legal, sampling
+        )
     scaled = logits if sampling.temperature == 1 else logits / sampling.temperature
     table = (scaled if support is None else scaled.masked_fill(~support, -torch.inf)).log_softmax(-1)
     tokens = pick(table, generator)
@@ -118,10 +121,11 @@ def write(
 ) -> Iterator[tuple[int, Drawn]]:
     """The loop over tokens."""
     rows: StaticRows | GrowingRows
-    if model.why_plain:
-        rows = GrowingRows(model, prompts, group_size)
-    else:
-        rows = StaticRows(model, prompts, group_size, max_tokens)
+    with phase("prompt"):
+        if model.why_plain:
+            rows = GrowingRows(model, prompts, group_size)
+        else:
+            rows = StaticRows(model, prompts, group_size, max_tokens)
     index = np.arange(len(prompts) * group_size)  # which answer each row writes
     done = np.zeros(len(index), np.bool_)
     last = np.array(list(ends))
@@ -140,14 +144,16 @@ def write(
     for place in range(max_tokens):
         legal = None
         if constraint is not None:
-            allowed = constraint.legal()
+            with phase("masks"):
+                allowed = constraint.legal()
             stuck = ~done & ~allowed.any(1)
             yield from finished(stuck, place, Finish.DEAD_END)
             done |= stuck
             # Rows that wait to be dropped draw anything; nobody looks.
             legal = torch.from_numpy(allowed | done[:, None]).to(model.device)
-        drawn, chances, chosen_from = choose(model.logits(rows.hidden), legal, sampling, generator)
-        token, live = drawn.cpu().numpy(), index[~done]
+        with phase("draw"):
+            drawn, chances, chosen_from = choose(model.logits(rows.hidden), legal, sampling, generator)
+            token, live = drawn.cpu().numpy(), index[~done]
         tokens[live, place], logprobs[live, place] = token[~done], chances.cpu().numpy()[~done]
         if support is not None and chosen_from is not None:
             support[live, place] = pack_bits(chosen_from.cpu().numpy()[~done])
@@ -157,7 +163,8 @@ def write(
         if done.all() or place + 1 == max_tokens:
             break
         if constraint is not None:
-            constraint.advance(np.where(done, last[0], token))
+            with phase("masks"):
+                constraint.advance(np.where(done, last[0], token))
         if done.sum() >= DROP_SHARE * len(done):
             kept, siblings = who_goes_on(done, rows.siblings)
             if len(kept) <= (1 - DROP_SHARE) * len(done):
@@ -166,5 +173,6 @@ def write(
                 if constraint is not None:
                     constraint.keep(kept)
                 index, done, drawn = index[kept], done[kept], drawn[on_device]
-        rows.advance(drawn)
+        with phase("decode"):
+            rows.advance(drawn)
     yield from finished(~done, max_tokens, Finish.LENGTH)
