@@ -16,8 +16,8 @@ from scipy.stats import chisquare
 from coterie.engines.base import Dials, Sampling
 from coterie.engines.torch import rows
 from coterie.engines.torch.hf import LanguageModelEngine
-from coterie.engines.torch.lean import WORTH_IT, lean, plain_norm
 from coterie.engines.torch.learner import LearnerSettings
+from coterie.engines.torch.llama_step import WORTH_IT, Alone, LlamaStep, find_step
 from coterie.engines.torch.pretrained import LanguageModel, ModelSettings
 from coterie.engines.torch.rows import SHARED_FROM, StaticRows
 from coterie.engines.torch.writing import GrowingRows, decode, pick, who_goes_on
@@ -168,49 +168,58 @@ def test_groups_that_are_done_leave_and_the_others_keep_equally_many() -> None:
     assert (kept.tolist(), siblings) == ([1, 2, 11], 1)
 
 
-def weights_of(engine: LanguageModelEngine) -> dict[str, torch.Tensor]:
-    return {name: value.detach().clone() for name, value in engine.model.named_parameters()}
+def hidden_states(model: LanguageModel, step: LlamaStep) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens, positions = torch.tensor([5, 2, 9]), torch.tensor([[0], [3], [50]])
+    return step(tokens, positions, Alone()), model(tokens[:, None], positions=positions, layout=Alone())[:, 0]
 
 
-def test_weights_are_as_they_were_even_if_sampling_is_abandoned(folder: Path) -> None:
+@torch.no_grad()
+def test_a_quicker_step_is_the_models_own_with_its_adapter(folder: Path) -> None:
     engine = engine_of(folder)
-    teach(engine)
-    before = weights_of(engine)
-    kinds = {name: module.forward for name, module in engine.model.named_modules() if hasattr(module, "eps")}
-    drawn = decode(engine.model, [[2, 3, 4]], 64, (0,), 32, Sampling(), engine.generator)
-    next(drawn)
-    [layer] = [m for name, m in engine.model.named_modules() if name.endswith("layers.0.self_attn.q_proj")]
-    assert layer.merged
-    drawn.close()  # type: ignore[attr-defined]
-    assert not layer.merged
-    for name, value in engine.model.named_parameters():
-        assert torch.equal(value, before[name]) and value.is_contiguous(), name
-    assert all(module.forward == kinds[name] for name, module in engine.model.named_modules() if name in kinds)
+    with torch.enable_grad():
+        teach(engine)
+    before = {name: value.clone() for name, value in engine.model.named_parameters()}
+    step = find_step(engine.model, WORTH_IT)
+    assert step is not None
+    mine, models = hidden_states(engine.model, step)
+    torch.testing.assert_close(mine, models, atol=1e-5, rtol=0)
+    with engine.adapter.disable_adapter():
+        without, base = hidden_states(engine.model, LlamaStep(engine.model))
+    torch.testing.assert_close(without, base, atol=1e-5, rtol=0)
+    assert float((mine - without).abs().max()) > 0.01
+    assert all(torch.equal(value, before[name]) for name, value in engine.model.named_parameters())
+    assert find_step(engine.model, WORTH_IT - 1) is None
 
 
-def test_merged_for_sampling_is_the_same_function(folder: Path) -> None:
-    engine = engine_of(folder)
-    teach(engine)
-    tokens = torch.tensor([engine.encode_prompt(SHORT[0])])
-    with torch.no_grad():
-        apart = engine.model.logits(engine.model(tokens))
-        with lean(engine.model, WORTH_IT):
-            merged = engine.model.logits(engine.model(tokens))
-        with engine.adapter.disable_adapter():
-            without = engine.model.logits(engine.model(tokens))
-    torch.testing.assert_close(merged, apart, atol=1e-5, rtol=0)
-    assert float((apart - without).abs().max()) > 0.01
+SIZES: dict[str, Any] = {
+    "vocab_size": 19,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "bos_token_id": None,
+    "eos_token_id": 0,
+    "pad_token_id": 0,
+}
 
 
-def test_a_norm_of_another_kind_stays() -> None:
-    class OnePlus(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight, self.variance_epsilon = torch.nn.Parameter(torch.full((8,), 0.3)), 1e-6
-
-        def forward(self, states: torch.Tensor) -> torch.Tensor:
-            return states * torch.rsqrt(states.pow(2).mean(-1, keepdim=True) + 1e-6) * (1 + self.weight)
-
-    assert plain_norm(OnePlus()) is None
-    usual = transformers.models.llama.modeling_llama.LlamaRMSNorm(8)
-    assert plain_norm(usual) is not None
+@pytest.mark.parametrize(
+    ("config", "quicker"),
+    [
+        (transformers.Qwen2Config(**SIZES), True),
+        (transformers.MistralConfig(**SIZES, sliding_window=None), True),
+        (transformers.GraniteConfig(**SIZES, residual_multiplier=0.5), False),  # Llama's parts, other sums
+        (transformers.Qwen3Config(**SIZES, head_dim=8), False),  # more parts
+        (transformers.GPT2Config(vocab_size=19, n_embd=32, n_layer=1, n_head=2, bos_token_id=0), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_models_of_other_kinds_keep_their_own_step(config: Any, quicker: bool) -> None:
+    torch.manual_seed(0)
+    model = LanguageModel(transformers.AutoModelForCausalLM.from_config(config).eval())
+    with torch.inference_mode():
+        assert (find_step(model, WORTH_IT) is not None) == quicker
+    drawn = dict(decode(model, [[1, 2, 3], [4]], 2, (0,), 8, GREEDY, torch.Generator()))
+    theirs = greedy_answers(model.causal, [[1, 2, 3], [4]], 8)
+    assert [drawn[row].tokens.tolist() for row in range(4)] == [theirs[0], theirs[0], theirs[1], theirs[1]]

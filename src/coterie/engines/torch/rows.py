@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.engines.torch.decoding import FIRST_ROOM
+from coterie.engines.torch.llama_step import find_step
 from coterie.engines.torch.pretrained import LanguageModel
 
 # Siblings read one copy of a prompt this long; a shorter one is cheaper as the beginning of each row.
@@ -44,6 +45,7 @@ class StaticRows:
         """Compute each prompt once, then give every sibling its row."""
         tokens, real = pad_left(prompts, model.device)
         self.model, self.longest, self.key_heads = model, tokens.shape[1], 0
+        self.step = find_step(model, len(prompts) * group_size * max_tokens)
         self.cache: list[list[Tensor]] = [[], []]  # keys and values of each layer
         self.prompt: list[list[Tensor]] = [[], []]
         self.padding = None if bool(real.all()) else real
@@ -92,7 +94,10 @@ class StaticRows:
         """Each row chose its token."""
         if self.filled == self.room:
             self._move(torch.arange(len(self.cache[0][0]), device=tokens.device), 2 * self.room)
-        self.hidden = self.model(tokens[:, None], positions=self.positions, layout=self)[:, -1]
+        if self.step is None:
+            self.hidden = self.model(tokens[:, None], positions=self.positions, layout=self)[:, -1]
+        else:
+            self.hidden = self.step(tokens, self.positions, self)
         self.positions = self.positions + 1
         self.filled += 1
 

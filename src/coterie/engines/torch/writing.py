@@ -11,7 +11,6 @@ from torch import Tensor
 
 from coterie.engines.base import Sampling
 from coterie.engines.torch.decoding import DROP_SHARE, Drawn, choose_support
-from coterie.engines.torch.lean import lean
 from coterie.engines.torch.pretrained import LanguageModel
 from coterie.engines.torch.rows import StaticRows, pad_left
 from coterie.phases import phase
@@ -92,6 +91,7 @@ def who_goes_on(done: Bools, siblings: int) -> tuple[Ints, int]:
     return first[~groups.all(1)].reshape(-1), most
 
 
+@torch.inference_mode()
 def decode(
     model: LanguageModel,
     prompts: Sequence[Sequence[int]],
@@ -104,22 +104,6 @@ def decode(
 ) -> Iterator[tuple[int, Drawn]]:
     """Draw group_size answers a prompt; yields (row, answer) as rows finish."""
     model.learn(False)
-    with lean(model, len(prompts) * group_size * max_tokens):
-        yield from write(model, prompts, group_size, ends, max_tokens, sampling, generator, constraint)
-
-
-@torch.inference_mode()
-def write(
-    model: LanguageModel,
-    prompts: Sequence[Sequence[int]],
-    group_size: int,
-    ends: Collection[int],
-    max_tokens: int,
-    sampling: Sampling,
-    generator: torch.Generator,
-    constraint: Constraint | None,
-) -> Iterator[tuple[int, Drawn]]:
-    """The loop over tokens."""
     rows: StaticRows | GrowingRows
     with phase("prompt"):
         if model.why_plain:
