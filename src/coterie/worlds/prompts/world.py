@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.rollouts import Score, Task
-from coterie.worlds.base import Example, World
+from coterie.worlds.base import Critic, Example, World
 from coterie.worlds.prompts.arithmetic import WORDS, questions
 from coterie.worlds.prompts.finding import last_number
 from coterie.worlds.prompts.gym import gym_rows
@@ -151,6 +151,12 @@ class PromptsWorld(World):
 
     def score(self, task: Task, answers: Sequence[str]) -> list[Score]:
         return self.mixture.score(task, answers)
+
+    def critics(self) -> Mapping[str, Critic]:
+        return self.mixture.critics
+
+    def complete(self, score: Score, verdicts: Mapping[str, float]) -> Score:
+        return self.mixture.complete(score, verdicts)
 
     @cached_property
     def _examples(self) -> list[Example]:
