@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
@@ -183,14 +184,26 @@ def make_language_model(config: GRPOConfig, world: World) -> LanguageModelEngine
     device = find_device(config)
     torch.set_num_threads(config.threads or available_cores())
     chosen = {name: getattr(config, name) for name in ModelSettings.__dataclass_fields__}
+    chosen["grammar"] = grammar_of(config, world)
     settings = learner_settings(config, 2_048 if device == "cpu" else 16_384)
     try:
-        engine = LanguageModelEngine(ModelSettings(**chosen), settings, config.seed, device, config.offload_reference)
+        engine = LanguageModelEngine(
+            ModelSettings(**chosen), settings, config.seed, device, config.offload_reference, world.instruction
+        )
         if config.start_from is not None:
             engine.load_policy(find_policy(Path(config.start_from)))
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return engine
+
+
+def grammar_of(config: GRPOConfig, world: World) -> str | None:
+    """What answers follow; "world" is the JSON schema that the world brings."""
+    if config.grammar != "world":
+        return config.grammar
+    if (schema := world.schema()) is None:
+        raise ConfigError(f"the world {world.name!r} brings no grammar; write a file or a regular expression")
+    return json.dumps(schema)
 
 
 def export_policy(run: RunFolder, to: Path, merge: bool, checkpoint: str | None = None) -> None:

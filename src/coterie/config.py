@@ -169,7 +169,9 @@ class GRPOConfig(BaseModel):
     dtype: Literal["auto", "float32", "bfloat16"] = Field(default="auto", description="what it computes in")
     chat_template: bool = Field(default=True, description="pose prompts to it as a user's message where it knows chats")
     grammar: str | None = Field(
-        default=None, description="its answers follow it: a JSON schema (.json), Lark (.lark), or a regular expression"
+        default=None,
+        description="its answers follow it: a JSON schema (.json), Lark (.lark), a regular expression, or world "
+        "for the schema that the world brings",
     )
     lora_rank: NonNegativeInt = Field(default=16, description="of its LoRA adapter; 0: all its weights learn")
     lora_alpha: PositiveFloat = Field(default=32.0, description="the adapter counts lora_alpha / lora_rank")

@@ -195,6 +195,14 @@ class World(Protocol):
         """The closed vocabulary, for a policy trained from scratch; None if there is none."""
         return None
 
+    def instruction(self, task: Task) -> str:
+        """What is asked of a language model, which knows nothing of this world; by default the task's prompt."""
+        return task.prompt
+
+    def schema(self) -> Mapping[str, Any] | None:
+        """The JSON schema of answers, for a language model with grammar = "world"; None if they are not JSON."""
+        return None
+
     def examples(self) -> Sequence[Example]:
         """Answers to start from, and the world's own test."""
         return ()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,9 @@ class LanguageModelEngine:
         seed: int,
         device: str = "cpu",
         offload_reference: bool = False,
+        instruction: Callable[[Task], str] = attrgetter("prompt"),
     ) -> None:
-        self.settings, self.offload_reference = model, offload_reference
+        self.settings, self.offload_reference, self.instruction = model, offload_reference, instruction
         self.device = torch.device(device)
         self.generator = torch.Generator(self.device).manual_seed(seed)
         loaded = load_pretrained(model, self.device, seed)
@@ -103,7 +105,7 @@ class LanguageModelEngine:
         """An answer that somebody wrote, as if it had been drawn, everything being possible."""
         written = Written([*self.encode_answer(answer), self.ends[0]], finish=Finish.STOP)
         written.logprobs = [0.0] * len(written.tokens)
-        return self._complete(self.encode_prompt(task.prompt), written)
+        return self._complete(self.encode_prompt(self.instruction(task)), written)
 
     def _complete(self, prompt: Sequence[int], answer: Written, begun: Sequence[int] = ()) -> Completion:
         blank = np.zeros(len(prompt), np.float32)
@@ -121,7 +123,7 @@ class LanguageModelEngine:
 
     def sample(self, tasks: Sequence[Task], group_size: int, sampling: Sampling) -> Iterator[tuple[int, Group]]:
         begun = self.encode_answer(sampling.begin) if sampling.begin else []
-        prompts = [self.encode_prompt(task.prompt) + begun for task in tasks]
+        prompts = [self.encode_prompt(self.instruction(task)) + begun for task in tasks]
         max_tokens = sampling.max_tokens or LONGEST
         waiting: dict[int, dict[int, Completion]] = {i: {} for i in range(len(tasks))}
         stream = self.generator
