@@ -15,6 +15,7 @@ FLAGS = (
     "explain",
     "eval_only",
     "merge",
+    "chat",
     "use_curriculum",
     "use_priority_buffer",
 )
