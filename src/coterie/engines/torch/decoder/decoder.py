@@ -169,7 +169,8 @@ class Decoder:
         """The host says what is legal, while the device computes what is likely."""
         jobs: dict[int, Job] = {}
         order.enter(jobs)
-        assert not order.waiting, "a grammar's rows all have slots"
+        if order.waiting:
+            raise torch.OutOfMemoryError("under a grammar all answers of a step are written at once")
         slots, rows = steps.slots, list(jobs)
         size = steps.choose(rows)
         for _ in range(max_tokens):
