@@ -254,11 +254,13 @@ def check(num_prompts: int, num_tokens: int, device: str) -> None:
     end = tokenizer.eos_token_id
     causal.generation_config.eos_token_id = end
     causal.set_attn_implementation("sdpa")
-    theirs = []
-    for prompt in prompts:
-        given = torch.tensor([prompt], device=device)
-        whole = causal.generate(given, max_new_tokens=num_tokens, do_sample=False, pad_token_id=end)[0]
-        theirs.append(whole.tolist()[len(prompt) :])
+    longest = max(map(len, prompts))
+    given = torch.tensor([[end] * (longest - len(prompt)) + prompt for prompt in prompts], device=device)
+    real = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
+    whole = causal.generate(given, attention_mask=real, max_new_tokens=num_tokens, do_sample=False, pad_token_id=end)[
+        :, longest:
+    ]
+    theirs = [[*row[: row.index(end)], end] if end in row else row for row in whole.tolist()]
     model = LanguageModel(causal)
     stream = torch.Generator(device)
     draw = partial(decode, model) if device == "cpu" else Decoder(model).decode

@@ -15,6 +15,7 @@ from coterie.engines.base import Sampling
 from coterie.engines.torch.decoder import decoder as schedule
 from coterie.engines.torch.decoder import twins
 from coterie.engines.torch.decoder.decoder import Decoder
+from coterie.engines.torch.decoder.layers import lay_together
 from coterie.engines.torch.decoder.slots import Room, Slots
 from coterie.engines.torch.decoding import Drawn
 from coterie.engines.torch.pretrained import LanguageModel
@@ -123,6 +124,21 @@ def test_an_update_of_the_weights_is_what_the_next_answer_is_drawn_from() -> Non
         for weight in causal.parameters():
             weight.add_(0.05 * torch.randn_like(weight))
     assert farthest(causal, draw(decoder, Sampling(1.0)), 2, 1.0) < 1e-5
+
+
+def test_weights_laid_together_are_still_the_layers_own() -> None:
+    layers = [torch.nn.Linear(4, size) for size in (3, 2)]
+    before = [layer.weight.detach().clone() for layer in layers]
+    whole = lay_together([layer.weight for layer in layers])
+    assert torch.equal(whole, torch.cat(before))
+    again = lay_together([layer.weight for layer in layers])
+    assert again.data_ptr() == whole.data_ptr()
+    assert torch.equal(again, whole)
+    with torch.no_grad():
+        layers[1].weight.zero_()
+    assert torch.equal(whole[3:], torch.zeros(2, 4))
+    layers[0](torch.ones(1, 4)).sum().backward()
+    assert layers[0].weight.grad is not None
 
 
 def test_answers_do_not_depend_on_who_waits_for_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:

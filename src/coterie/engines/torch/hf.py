@@ -28,6 +28,7 @@ from coterie.engines.torch.pretrained import (
     LanguageModel,
     ModelError,
     ModelSettings,
+    Pretrained,
     learning_memory,
     load_pretrained,
 )
@@ -50,11 +51,12 @@ class LanguageModelEngine:
         device: str = "cpu",
         offload_reference: bool = False,
         instruction: Callable[[Task], str] = attrgetter("prompt"),
+        loaded: Pretrained | None = None,
     ) -> None:
         self.settings, self.offload_reference, self.instruction = model, offload_reference, instruction
         self.device = torch.device(device)
         self.generator = torch.Generator(self.device).manual_seed(seed)
-        loaded = load_pretrained(model, self.device, seed)
+        loaded = loaded or load_pretrained(model, self.device, seed)
         self.model, self.tokenizer, self.adapter = loaded.model, loaded.tokenizer, loaded.adapter
         self.ends = end_tokens(self.model.causal, self.tokenizer)
         self.grammar: Grammar | None = None
