@@ -227,7 +227,7 @@ def profile_update(bench: Bench, case: Case) -> None:
 def compare_memory(bench: Bench) -> list[Row]:
     """Peak memory of log-probabilities and their gradient at 16 x 1,024 tokens, against the whole logits at once."""
     case = Case("", "0.5B", 16, 1, 8, 1016, checkpointing=True)
-    rows = []
+    rows: list[Row] = []
     for name in ("chunks", "plain"):
         bench.clean()
         model = bench.model(case)
@@ -251,8 +251,8 @@ def compare_memory(bench: Bench) -> list[Row]:
 def plain_logprobs(model: LanguageModel, batch: Batch) -> Tensor:
     """As everybody writes it first: all logits, in float32."""
     tokens = torch.from_numpy(batch.tokens).to(model.device)
-    logits = model.causal(tokens[:, :-1], use_cache=False).logits.float()
-    found = logits.log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0]
+    logits: Tensor = model.causal(tokens[:, :-1], use_cache=False).logits.float()
+    found: Tensor = logits.log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0]
     return found[torch.from_numpy(batch.chosen[:, 1:]).to(model.device)]
 
 
@@ -435,8 +435,9 @@ def show(rows: list[Row]) -> None:
         elif "mfu" in row:
             print(
                 f"{row['row']:52} {row['seconds']:7.3f} s  {row['tokens_per_s']:9,.0f} tok/s  "
-                f"{row['answer_tokens_per_s']:9,.0f} answer tok/s  {row['mfu']:6.1%} ({row['mfu_with_attention']:.1%} with "
-                f"attention)  {row['peak_gb']:6.1f} GB  first {row['first_s']:.1f} s"
+                f"{row['answer_tokens_per_s']:9,.0f} answer tok/s  {row['mfu']:6.1%} "
+                f"({row['mfu_with_attention']:.1%} with attention)  {row['peak_gb']:6.1f} GB  "
+                f"first {row['first_s']:.1f} s"
             )
         else:
             ratio = f"  plain / chunks = {row['ratio']:.1f}" if "ratio" in row else ""

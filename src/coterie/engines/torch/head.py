@@ -115,7 +115,7 @@ class TakenLogprobs(torch.autograd.Function):
         return logprobs, entropies
 
     @staticmethod
-    def backward(ctx: Any, grads: Tensor | None, entropy_grads: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grads: Tensor | None, entropy_grads: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, sources, taken, legal, entropies, sums, slopes = ctx.saved_tensors
         grads = torch.zeros_like(sums) if grads is None else grads.contiguous()
         # In float32, as the last token of a prompt collects from all its answers.
@@ -161,4 +161,4 @@ def taken_logprobs(
     """[A], [A]: log-probabilities of what was taken, and entropies."""
     kernels = kernels or kernels_for(hidden.device)
     given = (hidden, weight, sources, taken, legal, sharpness, chunk, kernels)
-    return cast(tuple[Tensor, Tensor], TakenLogprobs.apply(*given))
+    return cast(tuple[Tensor, Tensor], TakenLogprobs.apply(*given))  # type: ignore[no-untyped-call]

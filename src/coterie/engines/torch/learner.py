@@ -307,7 +307,6 @@ class Learner(Generic[Model]):
         learning = [each.master for each in self.masters.learned]
         norm, found = tally.read(torch.nn.utils.clip_grad_norm_(learning, self.settings.max_grad_norm))
         if not math.isfinite(norm):
-            self.optimizer.zero_grad(set_to_none=True)
             self.bad_updates_in_a_row += 1
             if self.bad_updates_in_a_row >= self.settings.max_bad_updates:
                 raise OutOfStep(f"{self.bad_updates_in_a_row} updates in a row had a gradient that is not finite")
@@ -317,7 +316,6 @@ class Learner(Generic[Model]):
             group["lr"] = learning_rate
         self.optimizer.step()
         self.masters.publish()
-        self.optimizer.zero_grad(set_to_none=True)  # sampling has better use for the memory
         return {"grad_norm": norm, "skipped_updates": 0}, found
 
     def state(self) -> dict[str, Tensor]:

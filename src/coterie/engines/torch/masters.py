@@ -44,6 +44,8 @@ class Masters:
         """Round the masters into the weights, where these lie: others hold their addresses."""
         if self.apart:
             torch._foreach_copy_([each.weight for each in self.apart], [each.master for each in self.apart])
+        for each in self.apart:
+            each.master.grad = None  # sampling has better use for the memory
 
 
 def gather(master: nn.Parameter, weight: Tensor) -> None:

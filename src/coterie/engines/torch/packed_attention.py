@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -50,23 +49,22 @@ class PackedLayout:
     def attend_plainly(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """The same without the kernels; no mask is wider than a prompt and an answer."""
         packed = self.packed
-
-        def causal(start: int, length: int) -> Tensor:
-            part = slice(start, start + length)
-            given = (tensor[:, :, part] for tensor in (query, key, value))
-            return F.scaled_dot_product_attention(*given, is_causal=True, scale=scaling, enable_gqa=True)
-
-        trunk_starts = list(accumulate(packed.trunks, initial=0))
-        mixed = [causal(start, length) for start, length in zip(trunk_starts, packed.trunks, strict=False)]
-        start = self.num_trunk
-        for sheet, trunk_start, length in zip(self.sheets, trunk_starts, packed.trunks, strict=False):
-            prompt, own = slice(trunk_start, trunk_start + length), slice(start, start + sheet.num_tokens)
-            mixed.append(sheet.attend(query[0, :, own], (key[0], value[0]), prompt, own, scaling))
-            start += sheet.num_tokens
-        for length in packed.singles:
-            mixed.append(causal(start, length))
-            start += length
+        lengths = [*packed.trunks, *map(sum, packed.branches), *packed.singles]
+        # Split, not sliced: the gradient of a slice is as large as the whole.
+        pieces = list(zip(*(tensor.split(lengths, 2) for tensor in (query, key, value)), strict=True))
+        count = len(packed.trunks)
+        mixed = [mix(*piece, scaling) for piece in pieces[:count]]
+        for sheet, prompt, own in zip(self.sheets, pieces[:count], pieces[count : 2 * count], strict=True):
+            mixed.append(sheet.attend(own, prompt, scaling))
+        mixed += [mix(*piece, scaling) for piece in pieces[2 * count :]]
         return torch.cat(mixed, 2).transpose(1, 2)
+
+
+def mix(query: Tensor, key: Tensor, value: Tensor, scaling: float, seen: Tensor | None = None) -> Tensor:
+    """Attention to what is seen; by default to oneself and what came before."""
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=seen, is_causal=seen is None, scale=scaling, enable_gqa=True
+    )
 
 
 @dataclass(frozen=True)
@@ -97,21 +95,23 @@ class Sheet:
         places[inside] = np.arange(inside.sum())
         return cls(to_device(places, device), to_device(np.flatnonzero(inside), device), int(inside.sum()))
 
-    def attend(self, query: Tensor, states: tuple[Tensor, Tensor], prompt: slice, own: slice, scaling: float) -> Tensor:
-        """[heads, tokens, d] of the family, and keys and values of all -> [1, heads, tokens, d]."""
+    def attend(self, own: tuple[Tensor, ...], prompt: tuple[Tensor, ...], scaling: float) -> Tensor:
+        """From queries, keys and values [1, heads, tokens, d] of the answers and of their prompt."""
         answers, longest = self.places.shape
 
-        def spread(tensor: Tensor) -> Tensor:  # [heads, tokens, d] -> [answers, heads, longest, d]
-            return tensor[:, self.places].transpose(0, 1)
+        def spread(tensor: Tensor) -> Tensor:  # [1, heads, tokens, d] -> [answers, heads, longest, d]
+            found = tensor[0].index_select(1, self.places.flatten())
+            return found.unflatten(1, (answers, longest)).transpose(0, 1)
 
-        # An answer sees all of its prompt, and itself up to where it is.
-        sides = (
-            torch.cat([state[:, prompt].expand(answers, -1, -1, -1), spread(state[:, own])], 2) for state in states
+        query, *sides = map(spread, own)
+        key, value = (
+            torch.cat([before.expand(answers, -1, -1, -1), side], 2)
+            for before, side in zip(prompt[1:], sides, strict=True)
         )
-        ones = torch.ones(longest, prompt.stop - prompt.start + longest, dtype=torch.bool, device=query.device)
-        seen = ones.tril(prompt.stop - prompt.start)
-        mixed = F.scaled_dot_product_attention(spread(query), *sides, attn_mask=seen, scale=scaling, enable_gqa=True)
-        return mixed.transpose(0, 1).flatten(1, 2)[:, self.cells][None]
+        # An answer sees all of its prompt, and itself up to where it is.
+        seen = torch.ones(longest, key.shape[2], dtype=torch.bool, device=key.device).tril(key.shape[2] - longest)
+        mixed = mix(query, key, value, scaling, seen).transpose(0, 1).flatten(1, 2)
+        return mixed.index_select(1, self.cells)[None]
 
 
 class FlashAttention(torch.autograd.Function):
@@ -138,7 +138,7 @@ class FlashAttention(torch.autograd.Function):
         return mixed
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """With the joined result and sums, each part's kernel finds its own share of the gradient."""
         query, key, value, mixed, sums = ctx.saved_tensors
         layout: PackedLayout = ctx.layout
@@ -196,4 +196,5 @@ def flash_backward(
     found = torch.ops.aten._flash_attention_backward(
         grad, query, key, value, mixed, sums, *spans, 0.0, causal, no_dropout, no_dropout, scale=scaling
     )
-    return tuple(found)  # type: ignore[return-value]
+    to_query, to_key, to_value = found
+    return to_query, to_key, to_value
