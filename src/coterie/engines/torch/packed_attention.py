@@ -12,7 +12,6 @@ from torch import Tensor
 
 from coterie.engines.torch.packing import Packed
 from coterie.engines.torch.transfer import to_device
-from coterie.rollouts import Ints
 
 
 def flash_runs(device: torch.device, dtype: torch.dtype, head_width: int) -> bool:
@@ -37,12 +36,12 @@ class PackedLayout:
         else:
             self.sheets = [Sheet.of(family, device) for family in packed.branches]
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """[1, heads, T, width of a head] -> [1, T, heads, width of a head]."""
         if self.flash:
             flat = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-            mixed: Tensor = FlashAttention.apply(*flat, self, scaling)
+            mixed: Tensor = FlashAttention.apply(*flat, self, scaling)  # type: ignore[no-untyped-call]
             return mixed[None]
         return self.attend_plainly(query, key, value, scaling)
 
@@ -53,10 +52,10 @@ class PackedLayout:
         # Split, not sliced: the gradient of a slice is as large as the whole.
         pieces = list(zip(*(tensor.split(lengths, 2) for tensor in (query, key, value)), strict=True))
         count = len(packed.trunks)
-        mixed = [mix(*piece, scaling) for piece in pieces[:count]]
+        mixed = [mix(query, key, value, scaling) for query, key, value in pieces[:count]]
         for sheet, prompt, own in zip(self.sheets, pieces[:count], pieces[count : 2 * count], strict=True):
             mixed.append(sheet.attend(own, prompt, scaling))
-        mixed += [mix(*piece, scaling) for piece in pieces[2 * count :]]
+        mixed += [mix(query, key, value, scaling) for query, key, value in pieces[2 * count :]]
         return torch.cat(mixed, 2).transpose(1, 2)
 
 
@@ -90,7 +89,7 @@ class Sheet:
 
     @classmethod
     def of(cls, lengths: list[int], device: torch.device) -> Sheet:
-        inside: Ints = np.arange(max(lengths))[None] < np.array(lengths)[:, None]
+        inside = np.arange(max(lengths))[None] < np.array(lengths)[:, None]
         places = np.zeros(inside.shape, np.int64)
         places[inside] = np.arange(inside.sum())
         return cls(to_device(places, device), to_device(np.flatnonzero(inside), device), int(inside.sum()))
@@ -101,7 +100,7 @@ class Sheet:
 
         def spread(tensor: Tensor) -> Tensor:  # [1, heads, tokens, d] -> [answers, heads, longest, d]
             found = tensor[0].index_select(1, self.places.flatten())
-            return found.unflatten(1, (answers, longest)).transpose(0, 1)
+            return found.view(len(found), answers, longest, -1).transpose(0, 1)
 
         query, *sides = map(spread, own)
         key, value = (
