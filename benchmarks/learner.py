@@ -224,7 +224,7 @@ def profile_update(bench: Bench, case: Case) -> None:
         print(f"   {took[name] / 1e3:8.1f} ms {counts[name]:6} x {name[:90]}")
 
 
-def compare_memory(bench: Bench) -> list[Row]:
+def compare_memory(bench: Bench) -> Iterator[Row]:
     """Peak memory of log-probabilities and their gradient at 16 x 1,024 tokens, against the whole logits at once."""
     case = Case("", "0.5B", 16, 1, 8, 1016, checkpointing=True)
     rows: list[Row] = []
@@ -245,7 +245,7 @@ def compare_memory(bench: Bench) -> list[Row]:
         took = time.perf_counter() - begun
         rows.append({"row": f"memory, {name}", "seconds": took, "peak_gb": peak, "above_weights_gb": peak - weights})
     rows[0]["ratio"] = rows[1]["above_weights_gb"] / max(rows[0]["above_weights_gb"], 1e-9)
-    return rows
+    yield from rows
 
 
 def plain_logprobs(model: LanguageModel, batch: Batch) -> Tensor:
@@ -263,17 +263,15 @@ def distance(found: Tensor, wanted: Tensor) -> float:
     return far if far == far else float("inf")
 
 
-def check_head(bench: Bench) -> list[Row]:
+def check_head(bench: Bench) -> Iterator[Row]:
     """The kernels over logits against their plain twins, in memory full of not-a-numbers."""
-    found = []
     for rows, size, dtype in ((37, 1_000, torch.float32), (5, 151_936, torch.float32), (130, 49_155, torch.bfloat16)):
         for narrowed in (False, True):
             for with_entropy in (False, True):
                 far = head_distance(bench.device, rows, size, dtype, narrowed, with_entropy)
                 limit = 1e-5 if dtype == torch.float32 else 2e-2
                 name = f"head {rows}x{size} {'masks ' if narrowed else ''}{'entropy ' if with_entropy else ''}"
-                found.append({"row": name + str(dtype)[6:], "distance": far, "limit": limit, "fine": far < limit})
-    return found
+                yield {"row": name + str(dtype)[6:], "distance": far, "limit": limit, "fine": far < limit}
 
 
 def head_distance(
@@ -316,9 +314,8 @@ def poison(device: torch.device, dtype: torch.dtype) -> None:
         del kept
 
 
-def check_attention(bench: Bench) -> list[Row]:
+def check_attention(bench: Bench) -> Iterator[Row]:
     """Flash kernels over packed rows against scaled dot products in float32, gradients included."""
-    found = []
     cases = {
         "shared, ragged": ([3, 1, 5, 2], 130, 90, 64),
         "one group": ([16], 1024, 128, 128),
@@ -334,15 +331,14 @@ def check_attention(bench: Bench) -> list[Row]:
         results = []
         for dtype in (bench.dtype, torch.float32):
             layout = PackedLayout(packed, bench.device, dtype, head_width)
-            inputs = [tensor.to(dtype).requires_grad_() for tensor in given]
+            inputs = [tensor.to(dtype, copy=True).requires_grad_() for tensor in given]
             poison(bench.device, dtype)
             mixed = layout.attend(0, inputs[0], inputs[1], inputs[2], head_width**-0.5)
             poison(bench.device, dtype)
             (mixed.float() * weights).sum().backward()
             results.append([mixed, *(tensor.grad for tensor in inputs)])
         far = max(distance(mine, twin) for mine, twin in zip(*results, strict=True))
-        found.append({"row": f"attention, {name}", "distance": far, "limit": 1e-2, "fine": far < 1e-2})
-    return found
+        yield {"row": f"attention, {name}", "distance": far, "limit": 1e-2, "fine": far < 1e-2}
 
 
 def ragged_batch(groups: list[int], prompt: int, answer: int, vocabulary: int = 400) -> Batch:
@@ -361,11 +357,10 @@ def ragged_batch(groups: list[int], prompt: int, answer: int, vocabulary: int = 
     return Batch(tokens, lengths, chosen, np.zeros(tokens.shape, np.float32), np.ones(len(owners), np.float32))
 
 
-def check_gradients(bench: Bench) -> list[Row]:
+def check_gradients(bench: Bench) -> Iterator[Row]:
     """A small model's gradients, prompts shared against every row for itself and against padded rows."""
     torch.backends.cuda.matmul.allow_tf32 = False
     tiny = Bench(True)
-    found = []
     for dtype in dict.fromkeys((torch.float32, bench.dtype)):
         batch = ragged_batch([5, 1, 7], 60, 40)
         model = tiny.model(Case("", "0.5B", 1, 1, 1, 1), dtype)
@@ -382,8 +377,7 @@ def check_gradients(bench: Bench) -> list[Row]:
         for name, share in (("shared", True), ("packed", False)):
             far = distance(gradients(score_in_chunks(model, batch, 1.0, 32, share).logprobs[chosen]), plain)
             row = f"gradients, {name} against padded, {str(dtype)[6:]}"
-            found.append({"row": row, "distance": far, "limit": limit, "fine": far < limit})
-    return found
+            yield {"row": row, "distance": far, "limit": limit, "fine": far < limit}
 
 
 def cases() -> dict[str, list[Case]]:
@@ -400,52 +394,70 @@ def cases() -> dict[str, list[Case]]:
         "14B", 1, 64, 512, 1168, checkpointing=True, lora_rank=64, updates=1, warm_up=0,
     )  # fmt: skip
     return {
-        "shared": [
+        "1.5B": [small, replace(small, name=small.name + ", checkpointing", checkpointing=True)],
+        "7B": [large, adapter],
+        "siblings": [
             many,
             replace(many, name=many.name.replace("shared", "unshared"), share=False, updates=1),
             long,
             replace(long, name=long.name.replace("shared", "unshared"), share=False, updates=1),
         ],
-        "1.5B": [small, replace(small, name=small.name + ", checkpointing", checkpointing=True)],
-        "7B": [large, adapter],
         "14B": [largest],
         "compiled": [replace(small, name=small.name + ", compiled", compiled=True)],
     }
 
 
-@contextmanager
-def told(rows: list[Row], name: str) -> Iterator[None]:
-    """One failure must not lose the rest."""
-    begun = time.perf_counter()
-    try:
-        yield
-    except Exception as error:
-        traceback.print_exc()
-        rows.append({"row": name, "failed": f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"})
-    print(f"-- {name}: {time.perf_counter() - begun:.1f} s", flush=True)
+class Results:
+    """Rows, each printed and written as soon as it is there: whoever stops the benchmark keeps what it found."""
+
+    def __init__(self, bench: Bench, file: Path | None) -> None:
+        self.rows: list[Row] = []
+        self.file = file
+        self.head = {
+            "device": torch.cuda.get_device_name() if bench.device.type == "cuda" else "cpu",
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        }
+
+    def add(self, row: Row) -> None:
+        speeds = {old["row"]: old["answer_tokens_per_s"] for old in self.rows if "mfu" in old}
+        if "mfu" in row and (speed := speeds.get(row["row"].replace("unshared", "shared"))):
+            row["shared_times_faster"] = speed / row["answer_tokens_per_s"]
+        self.rows.append(row)
+        print(told(row), flush=True)
+        if self.file:
+            self.file.write_text(json.dumps({**self.head, "rows": self.rows}, indent=1))
+
+    @contextmanager
+    def going_on(self, name: str) -> Iterator[None]:
+        """One failure must not lose the rest."""
+        begun = time.perf_counter()
+        try:
+            yield
+        except Exception as error:
+            traceback.print_exc()
+            self.add({"row": name, "failed": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"})
+        print(f"-- {name}: {time.perf_counter() - begun:.1f} s", flush=True)
 
 
-def show(rows: list[Row]) -> None:
-    """Everything as one table."""
-    for row in rows:
-        if "failed" in row:
-            print(f"{row['row']:52} FAILED {row['failed']}")
-        elif "distance" in row:
-            print(f"{row['row']:52} {row['distance']:.1e} (limit {row['limit']:.0e}) {'' if row['fine'] else 'WRONG'}")
-        elif "mfu" in row:
-            print(
-                f"{row['row']:52} {row['seconds']:7.3f} s  {row['tokens_per_s']:9,.0f} tok/s  "
-                f"{row['answer_tokens_per_s']:9,.0f} answer tok/s  {row['mfu']:6.1%} "
-                f"({row['mfu_with_attention']:.1%} with attention)  {row['peak_gb']:6.1f} GB  "
-                f"first {row['first_s']:.1f} s"
-            )
-        else:
-            ratio = f"  plain / chunks = {row['ratio']:.1f}" if "ratio" in row else ""
-            print(f"{row['row']:52} {row['peak_gb']:.2f} GB, {row['above_weights_gb']:.2f} above the weights{ratio}")
-    speeds = {row["row"]: row["answer_tokens_per_s"] for row in rows if "mfu" in row}
-    for name, speed in speeds.items():
-        if name.endswith(", shared") and (other := speeds.get(name.replace("shared", "unshared"))):
-            print(f"{name}: {speed / other:.2f} times the unshared way")
+def told(row: Row) -> str:
+    """A row of the table."""
+    if "failed" in row:
+        said = f"FAILED {row['failed']}"
+    elif "distance" in row:
+        said = f"{row['distance']:.1e} (limit {row['limit']:.0e}) {'' if row['fine'] else 'WRONG'}"
+    elif "mfu" in row:
+        said = (
+            f"{row['seconds']:7.3f} s  {row['tokens_per_s']:9,.0f} tok/s  {row['answer_tokens_per_s']:9,.0f} answer "
+            f"tok/s  {row['mfu']:6.1%} ({row['mfu_with_attention']:.1%} with attention)  {row['peak_gb']:6.1f} GB  "
+            f"first {row['first_s']:.1f} s"
+        )
+        if "shared_times_faster" in row:
+            said += f"  (shared: {row['shared_times_faster']:.2f} times as fast)"
+    else:
+        ratio = f"  plain / chunks = {row['ratio']:.1f}" if "ratio" in row else ""
+        said = f"{row['peak_gb']:.2f} GB, {row['above_weights_gb']:.2f} above the weights{ratio}"
+    return f"{row['row']:52} {said}"
 
 
 def main() -> None:
@@ -455,32 +467,29 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     bench = Bench(options.tiny)
-    rows: list[Row] = []
-    checks: dict[str, Callable[[Bench], list[Row]]] = {
-        "head": check_head,
-        "attention": check_attention,
-        "gradients": check_gradients,
-    }
+    results = Results(bench, options.json)
+    checks: dict[str, Callable[[Bench], Iterator[Row]]] = {"gradients": check_gradients}
+    if bench.device.type == "cuda":  # elsewhere the kernels are their own twins
+        checks = {"head": check_head, "attention": check_attention, **checks}
     only = options.only.split(",") if options.only else ["checks", "memory", *cases()]
-    if "checks" in only:
-        for name, check in checks.items():
-            with told(rows, name):
-                rows += check(bench)
     if "memory" in only and bench.device.type == "cuda":
-        with told(rows, "memory"):
-            rows += compare_memory(bench)
+        checks["memory"] = compare_memory
+    for name, check in checks.items():
+        if name == "memory" or "checks" in only:
+            with results.going_on(name):
+                for row in check(bench):
+                    results.add(row)
     for section, several in cases().items():
         for case in several if section in only else ():
-            with told(rows, case.name):
-                rows.append(time_update(bench, case))
+            with results.going_on(case.name):
+                results.add(time_update(bench, case))
     if "profile" in only:
-        with told(rows, "profile"):
+        with results.going_on("profile"):
             profile_update(bench, cases()["1.5B"][0])
-    if options.json:
-        versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-        name = torch.cuda.get_device_name() if bench.device.type == "cuda" else "cpu"
-        options.json.write_text(json.dumps({"device": name, **versions, "rows": rows}, indent=1))
-    show(rows)
+    print(
+        "wrong: "
+        + (", ".join(row["row"] for row in results.rows if "failed" in row or not row.get("fine", True)) or "nothing")
+    )
 
 
 if __name__ == "__main__":
