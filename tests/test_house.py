@@ -18,6 +18,7 @@ SOURCE = Path(coterie.__file__).parent
 ALLOWED = {
     "rollouts": (),
     "extras": (),
+    "phases": (),
     "config": ("aliases",),
     "aliases": (),
     "arguments": (),
@@ -37,13 +38,14 @@ ALLOWED = {
     "worlds.prompts": ("worlds", "rollouts", "extras"),
     "worlds.prompts.jail": (),
     "engines.base": ("rollouts", "worlds.base"),
-    "engines": ("engines", "grpo", "rollouts", "worlds.base"),
+    "engines": ("engines", "grpo", "phases", "rollouts", "worlds.base"),
     "report": ("report", "rollouts", "runs", "extras"),
     "training": (
         "training",
         "engines.base",
         "worlds.base",
         "grpo",
+        "phases",
         "rollouts",
         "runs",
         "config",

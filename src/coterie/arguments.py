@@ -15,6 +15,7 @@ FLAGS = (
     "explain",
     "eval_only",
     "merge",
+    "profile",
     "use_curriculum",
     "use_priority_buffer",
 )

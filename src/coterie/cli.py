@@ -51,7 +51,8 @@ coterie train --resume RUN [--name value …]
   coterie train --resume runs/first
 
 Names may be written with dashes or underscores, as --name value, --name=value or name=value.
---quiet prints nothing but errors. ^C finishes the step, saves, and says how to go on.
+--quiet prints nothing but errors. --profile tells where the time of a step went, and writes it down.
+^C finishes the step, saves, and says how to go on.
 
 """
 

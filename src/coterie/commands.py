@@ -40,7 +40,7 @@ SAMPLING_NAMES = ("temperature", "top_p", "fill_passes", "max_tokens", "seed", "
 def train(words: Words, only_cold_start: bool = False) -> int:
     if words.pop_flag("eval_only"):
         return evaluate_only(words)
-    quiet = words.pop_flag("quiet")
+    quiet, profile = words.pop_flag("quiet"), words.pop_flag("profile")
     resume = words.pop("resume")
     run = None
     if resume is None:
@@ -63,7 +63,7 @@ def train(words: Words, only_cold_start: bool = False) -> int:
                 found = trainer.resume(display.warn)
                 display.say(f"going on after {trainer.place}" if found else "no checkpoint yet: starting anew")
             with stops_gently(trainer, display):
-                metrics = trainer.train()
+                metrics = train_in_profile(trainer, display) if profile else trainer.train()
     assert trainer.run is not None
     path = trainer.run.path
     if trainer.guard.parted:
@@ -79,6 +79,22 @@ def train(words: Words, only_cold_start: bool = False) -> int:
         reward = f"reward {metrics['reward']:.3f}. " if metrics else ""
         display.say(f"Done: {reward}The run is in {path}. Try: coterie eval {path}")
     return 0
+
+
+def train_in_profile(trainer: GRPOTrainer, display: Display) -> dict[str, float]:
+    """Train, and say where the time went."""
+    from coterie.engines.torch.profile import profiling
+
+    assert trainer.run is not None
+    with profiling(trainer.run.path, trainer.config.device) as profile:
+        trainer.watchers.append(profile)
+        metrics = trainer.train()
+    if profile.steps_timed == 0:
+        display.warn("--profile times the third step and those after it, and there was none; set steps to 3 or more")
+    elif not display.quiet:
+        show_table(f"{profile.steps_timed} steps", ("phase", "s a step", "share", "calls"), profile.rows())
+    display.say(f"More in {trainer.run.path}/profile.json and profile.txt")
+    return metrics
 
 
 def evaluate_only(words: Words) -> int:
@@ -182,8 +198,8 @@ def evaluate(words: Words) -> int:
     """\
 coterie eval RUN [--tasks 200] [--samples 1] [--split heldout] [--temperature T] [--checkpoint best] [--json]
 
-Judges the policy on held-out tasks: pass@1, pass@k for k samples, validity, each part of the reward. For bricks,
---rejection, --rollback and --best-of N build as BrickGPT does, one structure at a time.
+Judges the policy on held-out tasks: pass@1, pass@k and the best of k for k samples, validity, each part of the
+reward. For bricks, --rejection, --rollback and --best-of N build as BrickGPT does, one structure at a time.
 
   coterie eval runs/first --tasks 500 --samples 8 --temperature 0.7
 """

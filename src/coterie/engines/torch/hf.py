@@ -19,6 +19,7 @@ from torch import Tensor
 
 from coterie.engines.base import Dials, Metrics, OutOfStep, Sampling
 from coterie.engines.torch.chunks import score_in_chunks, split_rows
+from coterie.engines.torch.decoding import Drawn
 from coterie.engines.torch.grammars import Grammar
 from coterie.engines.torch.learner import Learner, LearnerSettings
 from coterie.engines.torch.pretrained import (
@@ -28,7 +29,7 @@ from coterie.engines.torch.pretrained import (
     learning_memory,
     load_pretrained,
 )
-from coterie.engines.torch.writing import Written, decode
+from coterie.engines.torch.writing import decode
 from coterie.rollouts import Batch, Completion, Finish, Floats, Group, Task, make_batch
 from coterie.worlds.base import Example, read_messages
 
@@ -102,18 +103,16 @@ class LanguageModelEngine:
 
     def known(self, task: Task, answer: str) -> Completion:
         """An answer that somebody wrote, as if it had been drawn, everything being possible."""
-        written = Written([*self.encode_answer(answer), self.ends[0]], finish=Finish.STOP)
-        written.logprobs = [0.0] * len(written.tokens)
-        return self._complete(self.encode_prompt(task.prompt), written)
+        tokens = np.array([*self.encode_answer(answer), self.ends[0]], np.int64)
+        drawn = Drawn(tokens, np.zeros(len(tokens), np.float32), None, Finish.STOP)
+        return self._complete(self.encode_prompt(task.prompt), drawn)
 
-    def _complete(self, prompt: Sequence[int], answer: Written, begun: Sequence[int] = ()) -> Completion:
-        blank = np.zeros(len(prompt), np.float32)
-        nothing = np.zeros((self.model.vocabulary + 7) // 8, np.uint8)  # gives an empty answer's support its width
+    def _complete(self, prompt: Sequence[int], answer: Drawn, begun: Sequence[int] = ()) -> Completion:
         return Completion(
-            tokens=np.array([*prompt, *answer.tokens], np.int64),
+            tokens=np.concatenate([np.array(prompt, np.int64), answer.tokens]),
             chosen=np.arange(len(prompt) + len(answer.tokens)) >= len(prompt),
-            logprobs=np.concatenate([blank, np.array(answer.logprobs, np.float32)]),
-            legal=None if answer.support is None else np.stack([*answer.support, nothing])[:-1],
+            logprobs=np.concatenate([np.zeros(len(prompt), np.float32), answer.logprobs]),
+            legal=answer.support,
             text=self.decode_answer([*begun, *answer.tokens]),
             finish=answer.finish,
         )

@@ -20,6 +20,7 @@ from coterie.engines.torch.transfer import to_device
 from coterie.engines.torch.transformer import Transformer
 from coterie.grpo.losses import EXTREMES, ratio_extremes
 from coterie.grpo.objective import Objective, entropy, step_loss
+from coterie.phases import phase
 from coterie.rollouts import Batch, Floats, Ints, unpack_bits
 
 Totals = defaultdict[str, float]
@@ -244,7 +245,8 @@ class Learner(Generic[Model]):
 
         def loss_of(part: Part) -> tuple[Tensor, dict[str, Tensor]]:
             batch = part.batch
-            places = self.score(self.model, batch, dials.temperature)
+            with phase("forward"):
+                places = self.score(self.model, batch, dials.temperature)
             own, sampler, chosen = places.logprobs.detach(), tensor(batch.logprobs), tensor(batch.chosen)
             corrected = objective.importance_cap is not None
             old = sampler
@@ -300,7 +302,8 @@ class Learner(Generic[Model]):
         self.optimizer.zero_grad(set_to_none=True)
         tally = Tally()
         for loss, metrics in losses:
-            loss.backward()
+            with phase("backward"):
+                loss.backward()
             tally.add(metrics)
         if not tally.parts:
             return {"grad_norm": 0.0, "skipped_updates": 0}, []
@@ -314,8 +317,9 @@ class Learner(Generic[Model]):
         self.bad_updates_in_a_row = 0
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        self.optimizer.step()
-        self.masters.publish()
+        with phase("optimizer"):
+            self.optimizer.step()
+            self.masters.publish()
         return {"grad_norm": norm, "skipped_updates": 0}, found
 
     def state(self) -> dict[str, Tensor]:
