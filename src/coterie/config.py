@@ -179,6 +179,7 @@ class GRPOConfig(BaseModel):
     lora_targets: str = Field(default="all-linear", description="layers with an adapter; or their names, with commas")
     frozen: str = Field(default="", description="weights with such a part in their name stay, where all others learn")
     gradient_checkpointing: bool = Field(default=False, description="compute layers twice rather than keep them")
+    compile_layers: bool = Field(default=False, description="let torch.compile fuse its layers for learning")
     optimizer: Literal["adamw", "adamw_8bit"] = Field(default="adamw", description="8 bits need CUDA and bitsandbytes")
     logprob_chunk: PositiveInt = Field(default=512, description="places whose logits are in memory at once")
 

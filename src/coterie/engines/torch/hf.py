@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from coterie.engines.base import Dials, Metrics, OutOfStep, Sampling
-from coterie.engines.torch.chunks import score_in_chunks
+from coterie.engines.torch.chunks import score_in_chunks, split_rows
 from coterie.engines.torch.decoder.decoder import Decoder
 from coterie.engines.torch.decoding import Drawn
 from coterie.engines.torch.grammars import Grammar
@@ -67,13 +67,14 @@ class LanguageModelEngine:
         # Nothing before it is first asked of. With LoRA then weights of the adapter, empty if it is off.
         self.reference: LanguageModel | dict[str, Tensor] | None = None
         score = partial(score_in_chunks, chunk=model.logprob_chunk)
-        self.learner: Learner[LanguageModel] = Learner(self.model, settings, self.generator, score)
+        split = partial(split_rows, self.model)
+        self.learner: Learner[LanguageModel] = Learner(self.model, settings, self.generator, score, split)
 
     def describe(self) -> str:
         weights = list(self.model.parameters())
         learning = sum(p.numel() for p in weights if p.requires_grad) / 1e6
         how = f"LoRA of rank {self.settings.lora_rank}" if self.adapter else "all weights"
-        dtype = str(self.model.autocast or self.model.causal.dtype).removeprefix("torch.")
+        dtype = str(self.model.causal.dtype).removeprefix("torch.")
         learner = self.learner.settings
         moment_bytes = 1 if learner.optimizer == "adamw_8bit" else 4
         memory = learning_memory(self.model, self.settings, learner.micro_batch_tokens, moment_bytes) / 1e9
@@ -301,6 +302,7 @@ class LanguageModelEngine:
         else:
             causal = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=self.model.causal.dtype)
             self.model.causal.load_state_dict(causal.state_dict())
+        self.learner.masters.follow()
 
 
 def end_tokens(causal: Any, tokenizer: Any) -> tuple[int, ...]:
