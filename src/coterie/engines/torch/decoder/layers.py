@@ -24,7 +24,8 @@ def lay_together(weights: Sequence[Tensor]) -> Tensor:
         return weights[0].data
     first = weights[0].data
     ends = [weight.data_ptr() + weight.nbytes for weight in weights]
-    if all(weight.data_ptr() == end for weight, end in zip(weights[1:], ends, strict=False)):
+    one_storage = len({weight.untyped_storage().data_ptr() for weight in weights}) == 1
+    if one_storage and all(weight.data_ptr() == end for weight, end in zip(weights[1:], ends, strict=False)):
         rows = sum(len(weight) for weight in weights)
         return first.as_strided((rows, *first.shape[1:]), first.stride())  # they lie together already
     whole = torch.cat([weight.data for weight in weights])
