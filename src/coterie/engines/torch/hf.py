@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,19 @@ from torch import Tensor
 
 from coterie.engines.base import Dials, Metrics, OutOfStep, Sampling
 from coterie.engines.torch.chunks import score_in_chunks
+from coterie.engines.torch.decoder.decoder import Decoder
+from coterie.engines.torch.decoding import Drawn
 from coterie.engines.torch.grammars import Grammar
 from coterie.engines.torch.learner import Learner, LearnerSettings
 from coterie.engines.torch.pretrained import (
     LanguageModel,
     ModelError,
     ModelSettings,
+    Pretrained,
     learning_memory,
     load_pretrained,
 )
-from coterie.engines.torch.writing import Written, decode
+from coterie.engines.torch.writing import decode as decode_plainly
 from coterie.rollouts import Batch, Completion, Finish, Floats, Group, Task, make_batch
 from coterie.worlds.base import Example, read_messages
 
@@ -46,16 +50,20 @@ class LanguageModelEngine:
         seed: int,
         device: str = "cpu",
         offload_reference: bool = False,
+        instruction: Callable[[Task], str] = attrgetter("prompt"),
+        loaded: Pretrained | None = None,
     ) -> None:
-        self.settings, self.offload_reference = model, offload_reference
+        self.settings, self.offload_reference, self.instruction = model, offload_reference, instruction
         self.device = torch.device(device)
         self.generator = torch.Generator(self.device).manual_seed(seed)
-        loaded = load_pretrained(model, self.device, seed)
+        loaded = loaded or load_pretrained(model, self.device, seed)
         self.model, self.tokenizer, self.adapter = loaded.model, loaded.tokenizer, loaded.adapter
         self.ends = end_tokens(self.model.causal, self.tokenizer)
         self.grammar: Grammar | None = None
         if model.grammar is not None:
             self.grammar = Grammar(model.grammar, self.tokenizer, self.model.vocabulary, self.ends)
+        on_gpu = self.device.type == "cuda"
+        self.decoder = Decoder(self.model) if on_gpu and not self.model.why_plain else None
         # Nothing before it is first asked of. With LoRA then weights of the adapter, empty if it is off.
         self.reference: LanguageModel | dict[str, Tensor] | None = None
         score = partial(score_in_chunks, chunk=model.logprob_chunk)
@@ -72,8 +80,13 @@ class LanguageModelEngine:
         return (
             f"{type(self.model.causal).__name__} {self.settings.model}: {sum(p.numel() for p in weights) / 1e6:.1f}M "
             f"parameters, {learning:.2f}M learn ({how}), on {self.device}, {dtype}, {torch.get_num_threads()} threads; "
-            f"learning takes about {memory:.1f} GB"
+            f"learning takes about {memory:.1f} GB; {self._sampling_by()}"
         )
+
+    def _sampling_by(self) -> str:
+        if self.decoder is not None:
+            return self.decoder.describe()
+        return f"sampling by plain operations{f' ({self.model.why_plain})' if self.model.why_plain else ''}"
 
     # Text and tokens.
 
@@ -101,18 +114,16 @@ class LanguageModelEngine:
 
     def known(self, task: Task, answer: str) -> Completion:
         """An answer that somebody wrote, as if it had been drawn, everything being possible."""
-        written = Written([*self.encode_answer(answer), self.ends[0]], finish=Finish.STOP)
-        written.logprobs = [0.0] * len(written.tokens)
-        return self._complete(self.encode_prompt(task.prompt), written)
+        tokens = np.array([*self.encode_answer(answer), self.ends[0]], np.int64)
+        drawn = Drawn(tokens, np.zeros(len(tokens), np.float32), None, Finish.STOP)
+        return self._complete(self.encode_prompt(self.instruction(task)), drawn)
 
-    def _complete(self, prompt: Sequence[int], answer: Written, begun: Sequence[int] = ()) -> Completion:
-        blank = np.zeros(len(prompt), np.float32)
-        nothing = np.zeros((self.model.vocabulary + 7) // 8, np.uint8)  # gives an empty answer's support its width
+    def _complete(self, prompt: Sequence[int], answer: Drawn, begun: Sequence[int] = ()) -> Completion:
         return Completion(
-            tokens=np.array([*prompt, *answer.tokens], np.int64),
+            tokens=np.concatenate([np.array(prompt, np.int64), answer.tokens]),
             chosen=np.arange(len(prompt) + len(answer.tokens)) >= len(prompt),
-            logprobs=np.concatenate([blank, np.array(answer.logprobs, np.float32)]),
-            legal=None if answer.support is None else np.stack([*answer.support, nothing])[:-1],
+            logprobs=np.concatenate([np.zeros(len(prompt), np.float32), answer.logprobs]),
+            legal=answer.support,
             text=self.decode_answer([*begun, *answer.tokens]),
             finish=answer.finish,
         )
@@ -121,7 +132,7 @@ class LanguageModelEngine:
 
     def sample(self, tasks: Sequence[Task], group_size: int, sampling: Sampling) -> Iterator[tuple[int, Group]]:
         begun = self.encode_answer(sampling.begin) if sampling.begin else []
-        prompts = [self.encode_prompt(task.prompt) + begun for task in tasks]
+        prompts = [self.encode_prompt(self.instruction(task)) + begun for task in tasks]
         max_tokens = sampling.max_tokens or LONGEST
         waiting: dict[int, dict[int, Completion]] = {i: {} for i in range(len(tasks))}
         stream = self.generator
@@ -132,7 +143,8 @@ class LanguageModelEngine:
             constraint = self.grammar.constraint(len(tasks) * group_size)
             for token in begun:
                 constraint.advance(np.full(len(tasks) * group_size, token))
-        drawn = decode(self.model, prompts, group_size, self.ends, max_tokens, sampling, stream, constraint)
+        decode = self.decoder.decode if self.decoder else partial(decode_plainly, self.model)
+        drawn = decode(prompts, group_size, self.ends, max_tokens, sampling, stream, constraint)
         try:
             for row, answer in drawn:
                 place, sibling = divmod(row, group_size)

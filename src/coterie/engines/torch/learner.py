@@ -18,6 +18,7 @@ from coterie.engines.base import Dials, Metrics, OutOfStep
 from coterie.engines.torch.transformer import Transformer
 from coterie.grpo.losses import EXTREMES, ratio_extremes
 from coterie.grpo.objective import Objective, entropy, step_loss
+from coterie.phases import phase
 from coterie.rollouts import Batch, Floats, Ints, unpack_bits
 
 Totals = defaultdict[str, float]
@@ -204,7 +205,8 @@ class Learner(Generic[Model]):
 
         def loss_of(part: Part) -> Tensor:
             batch = part.batch
-            places = self.score(self.model, batch, dials.temperature)
+            with phase("forward"):
+                places = self.score(self.model, batch, dials.temperature)
             old, chosen = tensor(batch.logprobs), tensor(batch.chosen)
             loss, more = step_loss(
                 objective,
@@ -249,7 +251,8 @@ class Learner(Generic[Model]):
         self.optimizer.zero_grad(set_to_none=True)
         num_parts = 0
         for loss in losses:
-            loss.backward()
+            with phase("backward"):
+                loss.backward()
             num_parts += 1
         if num_parts == 0:
             return {"grad_norm": 0.0, "skipped_updates": 0}
@@ -262,7 +265,8 @@ class Learner(Generic[Model]):
         self.bad_updates_in_a_row = 0
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        self.optimizer.step()
+        with phase("optimizer"):
+            self.optimizer.step()
         return {"grad_norm": norm, "skipped_updates": 0}
 
     def state(self) -> dict[str, Tensor]:

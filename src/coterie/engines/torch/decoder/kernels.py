@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from coterie.engines.torch.decoder.slots import ENDS, Slots
+from coterie.engines.torch.decoder.slots import ENDS, Rows, Slots
 from coterie.engines.torch.decoder.twins import Turning
 
 CHUNK = 4096  # logits a program of `_weigh` reads
@@ -107,16 +107,16 @@ def _sweep(
 @triton.jit
 def _attend(
     q, k, v, q_row, k_row, v_row, cos, sin, q_weight, k_weight, eps,
-    prompt_keys, prompt_values, keys, values, active, prompt, prompt_length, length, out, scaling,
+    prompt_keys, prompt_values, keys, values, row_slot, row_prompt, row_before, row_past, out, scaling,
     prompt_places, places,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, WIDTH: tl.constexpr, WIDTH_PAD: tl.constexpr,
     BLOCK: tl.constexpr, TURN: tl.constexpr, NORM: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0), tl.program_id(1)
-    slot = tl.load(active + row).to(tl.int64)
-    which = tl.load(prompt + slot).to(tl.int64)
-    before = tl.load(prompt_length + which)
-    past = tl.load(length + slot)
+    slot = tl.load(row_slot + row).to(tl.int64)
+    which = tl.load(row_prompt + row).to(tl.int64)
+    before = tl.load(row_before + row)
+    past = tl.load(row_past + row)
     d = tl.arange(0, WIDTH_PAD)[None, :]
     g = tl.arange(0, GROUP_PAD)[:, None]
     one = tl.zeros([1, 1], tl.int32)
@@ -154,12 +154,12 @@ def _attend(
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, slots: Slots, layer: int, active: Tensor, scaling: float,
+    query: Tensor, key: Tensor, value: Tensor, slots: Slots, layer: int, rows: Rows, scaling: float,
     turning: Turning | None = None,
 ) -> Tensor:  # fmt: skip
-    rows, heads, width = query.shape
+    count, heads, width = query.shape
     kv_heads = key.shape[1]
-    out = torch.empty(rows, heads * width, dtype=query.dtype, device=query.device)
+    out = torch.empty(count, heads * width, dtype=query.dtype, device=query.device)
     nothing = query  # stands where a pointer is not read
     norm = turning is not None and turning.query_weight is not None
     options: dict[str, Any] = {
@@ -168,19 +168,19 @@ def attend(
         "GROUP_PAD": max(16, triton.next_power_of_2(heads // kv_heads)),
         "WIDTH": width,
         "WIDTH_PAD": triton.next_power_of_2(width),
-        "BLOCK": 64 if query.dtype == torch.bfloat16 else 32,
+        "BLOCK": (128 if width <= 64 else 64) if query.dtype == torch.bfloat16 else 32,
         "TURN": turning is not None,
         "NORM": norm,
         "PRECISION": "tf32" if query.dtype == torch.bfloat16 else "ieee",
         "num_warps": 4,
     }
-    _attend[(rows, kv_heads)](
+    _attend[(count, kv_heads)](
         query, key, value, query.stride(0), key.stride(0), value.stride(0),
         turning.cos if turning else nothing, turning.sin if turning else nothing,
         turning.query_weight if turning and norm else nothing, turning.key_weight if turning and norm else nothing,
         turning.eps if turning else 0.0,
         slots.prompt_keys[layer], slots.prompt_values[layer], slots.keys[layer], slots.values[layer],
-        active, slots.prompt, slots.prompt_length, slots.length, out, scaling,
+        rows.slot, rows.prompt, rows.before, rows.past, out, scaling,
         slots.room.prompt_places, slots.room.places + 1, **options,
     )  # fmt: skip
     return out

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.engines.torch.decoder.slots import Slots
 from coterie.engines.torch.decoder.twins import Turning
@@ -18,10 +18,15 @@ KNOWN = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 STEADY_TURNS = ("default", "linear", "llama3", "yarn")  # rotary positions that do not depend on the length
 
 
-def lay_together(weights: Sequence[nn.Parameter]) -> Tensor:
+def lay_together(weights: Sequence[Tensor]) -> Tensor:
     """One tensor of weights under each other; each remains a parameter of its layer and is a view of it."""
     if len(weights) == 1:
         return weights[0].data
+    first = weights[0].data
+    ends = [weight.data_ptr() + weight.nbytes for weight in weights]
+    if all(weight.data_ptr() == end for weight, end in zip(weights[1:], ends, strict=False)):
+        rows = sum(len(weight) for weight in weights)
+        return first.as_strided((rows, *first.shape[1:]), first.stride())  # they lie together already
     whole = torch.cat([weight.data for weight in weights])
     for weight, part in zip(weights, whole.split([len(weight) for weight in weights]), strict=True):
         weight.data = part
@@ -119,13 +124,13 @@ class FusedLayers:
 
     def __call__(self, slots: Slots, active: Tensor) -> Tensor:
         """[rows] -> [rows, width]: hidden states after each row's newest token."""
-        do, more = self.operations, None
+        do, more, rows = self.operations, None, slots.rows(active)
         stream = self.embedding(slots.token.index_select(0, active))
         for number, layer in enumerate(self.layers):
             qkv = layer.qkv(do.add_norm(stream, more, layer.first_norm, self.eps))
             q, k, v = (x.unflatten(-1, (-1, self.width)) for x in qkv.split(layer.qkv.sizes, -1))
             turning = Turning(self.cos, self.sin, layer.query_norm, layer.key_norm, self.eps)
-            mixed = layer.out(do.attend(q, k, v, slots, number, active, self.scaling, turning))
+            mixed = layer.out(do.attend(q, k, v, slots, number, rows, self.scaling, turning))
             more = layer.down(do.gate(layer.gate_up(do.add_norm(stream, mixed, layer.second_norm, self.eps))))
         return do.add_norm(stream, more, self.last_norm, self.eps)  # type: ignore[no-any-return]
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.engines.torch.decoder.slots import Slots
+from coterie.engines.torch.decoder.slots import Rows, Slots
 
 
 @dataclass(frozen=True)
@@ -53,21 +53,20 @@ def attend(
     value: Tensor,
     slots: Slots,
     layer: int,
-    active: Tensor,
+    rows: Rows,
     scaling: float,
     turning: Turning | None = None,
 ) -> Tensor:
     """[rows, heads, width], one token a row: keep its key and value in its slot, attend to its prompt and its past."""
-    prompt = slots.prompt[active].long()
-    before, past = slots.prompt_length[prompt], slots.length[active]
+    active, prompt, before, past = (x.long() for x in (rows.slot, rows.prompt, rows.before, rows.past))
     if turning is not None:
         if turning.query_weight is not None and turning.key_weight is not None:
             query = normalize(query, turning.query_weight, turning.eps)
             key = normalize(key, turning.key_weight, turning.eps)
-        position = (before + past).long()
+        position = before + past
         query, key = (turn(x, turning.cos[position].float(), turning.sin[position].float()) for x in (query, key))
-    slots.keys[layer][active, :, past.long()] = key
-    slots.values[layer][active, :, past.long()] = value
+    slots.keys[layer][active, :, past] = key
+    slots.values[layer][active, :, past] = value
     keys = torch.cat([slots.prompt_keys[layer][prompt], slots.keys[layer][active]], 2)
     values = torch.cat([slots.prompt_values[layer][prompt], slots.values[layer][active]], 2)
     places = torch.arange(slots.room.prompt_places, device=query.device)
