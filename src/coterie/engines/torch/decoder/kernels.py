@@ -153,6 +153,12 @@ def _attend(
     tl.store(out + (row * heads + head * GROUP + g).to(tl.int64) * WIDTH + d, mixed.to(query.dtype), mask=ok)
 
 
+def attend_tuning(query: Tensor) -> dict[str, int]:
+    """One stage: few places are read, and what a second would hold keeps other rows from running beside."""
+    block = (128 if query.shape[-1] <= 64 else 64) if query.dtype == torch.bfloat16 else 32
+    return {"BLOCK": block, "num_warps": 4, "num_stages": 1}
+
+
 def attend(
     query: Tensor, key: Tensor, value: Tensor, slots: Slots, layer: int, rows: Rows, scaling: float,
     turning: Turning | None = None,
@@ -168,11 +174,10 @@ def attend(
         "GROUP_PAD": max(16, triton.next_power_of_2(heads // kv_heads)),
         "WIDTH": width,
         "WIDTH_PAD": triton.next_power_of_2(width),
-        "BLOCK": (128 if width <= 64 else 64) if query.dtype == torch.bfloat16 else 32,
+        **attend_tuning(query),
         "TURN": turning is not None,
         "NORM": norm,
         "PRECISION": "tf32" if query.dtype == torch.bfloat16 else "ieee",
-        "num_warps": 4,
     }
     _attend[(count, kv_heads)](
         query, key, value, query.stride(0), key.stride(0), value.stride(0),
