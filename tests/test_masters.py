@@ -31,9 +31,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("model"), word_tokens())
 
 
-def engine_of(folder: Path, rank: int = 4, dtype: str = "bfloat16", cap: float | None = None) -> LanguageModelEngine:
-    learner = LearnerSettings(Objective(importance_cap=cap), micro_batch_tokens=64)
-    return LanguageModelEngine(ModelSettings(str(folder), dtype=dtype, lora_rank=rank), learner, seed=1)
+def engine_of(
+    folder: Path, rank: int = 4, dtype: str = "bfloat16", cap: float | None = None, **more: str
+) -> LanguageModelEngine:
+    optimizer, device = more.get("optimizer", "adamw"), more.get("device", "cpu")
+    learner = LearnerSettings(Objective(importance_cap=cap), micro_batch_tokens=64, optimizer=optimizer)
+    return LanguageModelEngine(ModelSettings(str(folder), dtype=dtype, lora_rank=rank), learner, 1, device)
 
 
 def step_of(engine: LanguageModelEngine) -> Batch:
@@ -104,6 +107,22 @@ def test_weights_stay_where_they_are_and_a_restored_engine_makes_the_same_update
     assert all(torch.equal(a, b) for a, b in zip(engine.model.parameters(), other.model.parameters(), strict=True))
     np.testing.assert_array_equal(engine.reference_logprobs(batch, 1.0), other.reference_logprobs(batch, 1.0))
     assert [p.data_ptr() for p in other.model.parameters()] == addresses
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit"])
+def test_on_a_gpu_what_was_saved_is_restored(tmp_path: Path, optimizer: str) -> None:
+    if optimizer == "adamw_8bit":
+        pytest.importorskip("bitsandbytes")
+    folder = make_model(tmp_path / "model", word_tokens(), hidden_size=128)  # fewer than 4,096 weights stay in 32 bits
+    engine, other = (engine_of(folder, 0, optimizer=optimizer, device="cuda") for _ in range(2))
+    engine.update(step_of(engine), Dials(1e-4))
+    engine.save(tmp_path)
+    other.load(tmp_path)
+    mine, theirs = engine.learner.state(), other.learner.state()
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    assert (torch.uint8 in {value.dtype for value in mine.values()}) == (optimizer == "adamw_8bit")
 
 
 @pytest.mark.parametrize("rank", [4, 0])
