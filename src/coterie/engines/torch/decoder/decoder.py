@@ -145,9 +145,8 @@ class Decoder:
             if entered or (going != rows and (bucket_smaller(size, len(going)) or not set(going) <= set(rows))):
                 rows, size = going, steps.choose(going) if going else 0
             count = min(POLL, max((max_tokens - jobs[slot].issued for slot in going), default=0))
-            for _ in range(count if going else 0):
-                steps.forward(size)
-                steps.draw(size, sampling, guided=False)
+            for burst in [POLL] if count == POLL else [1] * count:
+                steps.write(size, sampling, burst)
             for slot in going:
                 jobs[slot].issued += count
             looks.append(self._look(steps.slots, jobs))
@@ -169,7 +168,8 @@ class Decoder:
         """The host says what is legal, while the device computes what is likely."""
         jobs: dict[int, Job] = {}
         order.enter(jobs)
-        assert not order.waiting, "a grammar's rows all have slots"
+        if order.waiting:
+            raise torch.OutOfMemoryError("under a grammar all answers of a step are written at once")
         slots, rows = steps.slots, list(jobs)
         size = steps.choose(rows)
         for _ in range(max_tokens):
@@ -189,7 +189,7 @@ class Decoder:
                 size = steps.choose(rows)
                 steps.forward(size)  # the same tokens again: their places did not move
             steps.allow(size, pack_bits(legal))
-            steps.draw(size, sampling, guided=True)
+            steps.draw(size, sampling)
             look = self._look(slots, jobs)
             tokens = slots.token[torch.tensor(rows, device=self.device)].cpu().numpy().astype(np.int64)
             if look.event is not None:

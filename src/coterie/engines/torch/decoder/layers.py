@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.engines.torch.decoder.slots import Slots
 from coterie.engines.torch.decoder.twins import Turning
@@ -18,10 +18,16 @@ KNOWN = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 STEADY_TURNS = ("default", "linear", "llama3", "yarn")  # rotary positions that do not depend on the length
 
 
-def lay_together(weights: Sequence[nn.Parameter]) -> Tensor:
+def lay_together(weights: Sequence[Tensor]) -> Tensor:
     """One tensor of weights under each other; each remains a parameter of its layer and is a view of it."""
     if len(weights) == 1:
         return weights[0].data
+    first = weights[0].data
+    ends = [weight.data_ptr() + weight.nbytes for weight in weights]
+    one_storage = len({weight.untyped_storage().data_ptr() for weight in weights}) == 1
+    if one_storage and all(weight.data_ptr() == end for weight, end in zip(weights[1:], ends, strict=False)):
+        rows = sum(len(weight) for weight in weights)
+        return first.as_strided((rows, *first.shape[1:]), first.stride())  # they lie together already
     whole = torch.cat([weight.data for weight in weights])
     for weight, part in zip(weights, whole.split([len(weight) for weight in weights]), strict=True):
         weight.data = part

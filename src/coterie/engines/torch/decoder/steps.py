@@ -102,13 +102,20 @@ class Steps:
         """The logits after each row's newest token."""
         self._for_nobody(("forward", size), size, lambda: self._forward(size))
 
-    def draw(self, size: int, sampling: Sampling, guided: bool) -> None:
-        """A token a row from those logits."""
-        greedy = sampling.temperature == 0
-        # Without a temperature of its own a graph reads it from the slots.
-        narrowing = (sampling.top_p, sampling.top_k, sampling.temperature) if is_narrow(sampling) else ()
-        key = ("draw", size, greedy, guided, narrowing)
-        self._for_nobody(key, size, lambda: self._draw(size, sampling, guided))
+    def draw(self, size: int, sampling: Sampling) -> None:
+        """A token a row from those logits, as far as it is allowed."""
+        key = ("draw", size, *kind_of(sampling))
+        self._for_nobody(key, size, lambda: self._draw(size, sampling, guided=True))
+
+    def write(self, size: int, sampling: Sampling, count: int) -> None:
+        """So many tokens a row, all in one graph."""
+
+        def work() -> None:
+            for _ in range(count):
+                self._forward(size)
+                self._draw(size, sampling, guided=False)
+
+        self._for_nobody(("write", size, count, *kind_of(sampling)), size, work)
 
     def _for_nobody(self, key: tuple[object, ...], size: int, work: Callable[[], None]) -> None:
         """Replay; if it must be captured first, warm up on rows that are nobody's."""
@@ -167,6 +174,12 @@ def plain_head(model: LanguageModel) -> Tensor | None:
     special = any(getattr(config, name, None) for name in ("logit_scale", "logits_scaling", "final_logit_softcapping"))
     plain = type(head) is torch.nn.Linear and head.bias is None and not special
     return head.weight.data if plain else None
+
+
+def kind_of(sampling: Sampling) -> tuple[object, ...]:
+    """What a graph for drawing is captured for; where nothing narrows it reads the temperature from the slots."""
+    narrowing = (sampling.top_p, sampling.top_k, sampling.temperature) if is_narrow(sampling) else ()
+    return (sampling.temperature == 0, *narrowing)
 
 
 def is_narrow(sampling: Sampling) -> bool:
