@@ -94,7 +94,11 @@ def settle(config: GRPOConfig, world: World) -> GRPOConfig:
             raise ConfigError(f"the world {world.name!r} brings no curriculum; write phases under [[curriculum]]")
     if writes_text(config, world):
         # What suits a policy from scratch would ruin one that can already write.
-        usual = {"max_tokens": 256, "cold_start_steps": 0, "learning_rate": 1e-4 if config.lora_rank else 1e-5}
+        rate = 1e-4 if config.lora_rank else 1e-5
+        usual = {"max_tokens": 256, "cold_start_steps": 0, "learning_rate": rate}
+        if computes_in_bfloat16(config):
+            # One token after another, and all at once: rounded differently, they are two policies.
+            usual["importance_cap"] = 2.0
         meant |= {name: value for name, value in usual.items() if name not in config.model_fields_set}
     return config.model_copy(update=meant)
 
@@ -102,6 +106,15 @@ def settle(config: GRPOConfig, world: World) -> GRPOConfig:
 def writes_text(config: GRPOConfig, world: World) -> bool:
     """Whether the policy is a language model."""
     return config.model is not None or world.language() is None
+
+
+def computes_in_bfloat16(config: GRPOConfig) -> bool:
+    """Whether a language model does, where this runs."""
+    if config.dtype != "auto" or config.device == "cpu":
+        return config.dtype == "bfloat16"
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.is_bf16_supported()
 
 
 def available_cores() -> int:
@@ -273,7 +286,9 @@ def find_policy(path: Path) -> Path:
 def read_run_config(run: RunFolder) -> GRPOConfig:
     """The configuration a run was started with."""
     settings = read_toml(run.path / "config.toml")
-    return parse_settings(settings, world_fields(settings["world"]))
+    config = parse_settings(settings, world_fields(settings["world"]))
+    # What a run leaves out it does without: no default may come in later.
+    return config.model_copy(update=dict(config))
 
 
 def default_out(config: GRPOConfig, suffix: str = "") -> str:

@@ -73,7 +73,7 @@ WORDS: dict[str, dict[str, str]] = {
     "dtype": {
         "auto": "bfloat16 on a GPU that has it, float32 elsewhere",
         "float32": "float32 throughout",
-        "bfloat16": "bfloat16, but for what learns and for probabilities",
+        "bfloat16": "bfloat16; the optimizer moves float32 masters, and probabilities are in float32",
     },
     "optimizer": {
         "adamw": "AdamW, two moments in float32",

@@ -23,7 +23,9 @@ from coterie.engines.torch.chunks import score_in_chunks, split_rows
 from coterie.engines.torch.decoder.decoder import Decoder
 from coterie.engines.torch.decoding import Drawn
 from coterie.engines.torch.grammars import Grammar
+from coterie.engines.torch.head import PLAIN, kernels_for
 from coterie.engines.torch.learner import Learner, LearnerSettings
+from coterie.engines.torch.packed_attention import flash_runs
 from coterie.engines.torch.pretrained import (
     LanguageModel,
     ModelError,
@@ -66,6 +68,8 @@ class LanguageModelEngine:
         self.decoder = Decoder(self.model) if on_gpu and not self.model.why_plain else None
         # Nothing before it is first asked of. With LoRA then weights of the adapter, empty if it is off.
         self.reference: LanguageModel | dict[str, Tensor] | None = None
+        # What a whole model in fewer bits rounds, once it is a mean: such steps are too small for it.
+        self.reference_masters: dict[str, Tensor] = {}
         score = partial(score_in_chunks, chunk=model.logprob_chunk)
         split = partial(split_rows, self.model)
         self.learner: Learner[LanguageModel] = Learner(self.model, settings, self.generator, score, split)
@@ -81,8 +85,16 @@ class LanguageModelEngine:
         return (
             f"{type(self.model.causal).__name__} {self.settings.model}: {sum(p.numel() for p in weights) / 1e6:.1f}M "
             f"parameters, {learning:.2f}M learn ({how}), on {self.device}, {dtype}, {torch.get_num_threads()} threads; "
-            f"learning takes about {memory:.1f} GB; {self._sampling_by()}"
+            f"learning takes about {memory:.1f} GB; {self._learning_by()}; {self._sampling_by()}"
         )
+
+    def _learning_by(self) -> str:
+        flash = flash_runs(self.device, self.model.causal.dtype, self.model.head_width)
+        rows = f"packed, attention by {'flash kernels' if flash else 'scaled dot products'}"
+        if self.model.why_plain:
+            rows = f"padded, as {self.model.why_plain}"
+        kernels = "plain torch" if kernels_for(self.device) is PLAIN else "Triton kernels"
+        return f"rows are {rows}; log-probabilities by {kernels if self.model.plain_head else 'autograd'}"
 
     def _sampling_by(self) -> str:
         if self.decoder is not None:
@@ -214,16 +226,28 @@ class LanguageModelEngine:
             assert isinstance(old, dict)
             self.reference = {name: old_share * old[name] + (1 - old_share) * now[name] for name in now}
         elif old_share == 0 or not isinstance(self.reference, LanguageModel):
-            self.reference = copy.deepcopy(self.model).requires_grad_(False)
+            self.reference, self.reference_masters = copy.deepcopy(self.model).requires_grad_(False), {}
         else:
-            for old_weight, new in zip(self.reference.parameters(), self.model.parameters(), strict=True):
-                old_weight.mul_(old_share).add_(new.to(old_weight.device), alpha=1 - old_share)
+            self._average(dict(self.reference.named_parameters()), old_share)
         if self.offload_reference and isinstance(self.reference, LanguageModel):
             self.reference.to("cpu")
 
+    def _average(self, weights: Mapping[str, Tensor], old_share: float) -> None:
+        """Move the reference's weights towards the policy's."""
+        for each in self.learner.masters.learned:
+            weight = weights[each.name]
+            mean = weight
+            if weight.dtype != torch.float32:
+                mean = self.reference_masters.setdefault(each.name, weight.float())
+            mean.mul_(old_share).add_(each.master.to(mean.device), alpha=1 - old_share)
+            weight.copy_(mean)
+
     def _adapter_weights(self) -> dict[str, Tensor]:
-        """A copy, under the names that peft saves."""
-        state = peft.get_peft_model_state_dict(self.adapter, save_embedding_layers=False)
+        """A copy, in float32 and under the names that peft saves."""
+        masters = {
+            each.name.replace("causal.", "base_model.model.", 1): each.master for each in self.learner.masters.learned
+        }
+        state = peft.get_peft_model_state_dict(self.adapter, masters, save_embedding_layers=False)
         return {name: value.detach().clone() for name, value in state.items()}
 
     def _set_adapter(self, weights: Mapping[str, Tensor]) -> None:
@@ -258,7 +282,8 @@ class LanguageModelEngine:
             weights = dict(model.state_dict()) if isinstance(model, LanguageModel) else model
             # Tied weights are one tensor under two names, which safetensors does not allow.
             apart = {name: value.clone().contiguous() for name, value in weights.items()}
-            save_file(apart, folder / "reference.safetensors")
+            means = {f"master.{name}": value for name, value in self.reference_masters.items()}
+            save_file(apart | means, folder / "reference.safetensors")
 
     def export(self, folder: Path, merge: bool) -> None:
         """The policy alone: the adapter, or the whole model, with the adapter merged into it if asked."""
@@ -283,6 +308,9 @@ class LanguageModelEngine:
             else:
                 self.blend_reference(0.0)
                 assert isinstance(self.reference, LanguageModel)
+                for name in [name for name in weights if name.startswith("master.")]:
+                    mean = weights.pop(name)
+                    self.reference_masters[name.removeprefix("master.")] = mean.to(self.reference.device)
                 self.reference.load_state_dict(weights)
 
     def load_policy(self, folder: Path) -> None:
