@@ -1,10 +1,11 @@
 """Whole steps of a large model with random weights: seconds and peak memory of every phase.
 
-    python benchmarks/large_step.py --shape 14B --group 64 --prompt 144 --answer 1024 --steps 3 --json large.json
+    python benchmarks/large_step.py --shape 14B --group 64 --prompt 512 --answer 1168 --steps 2 --json large.json
     python benchmarks/large_step.py --shape 4M --group 8 --prompt 8 --answer 16 --optimizer adamw --device cpu
 
 The settings are those of examples/besiege-14b.toml: one prompt, LoRA of rank 64 on all linear layers, 8-bit AdamW,
-learning rate 5e-6, gradients clipped at .5, KL .001 against the model without its adapter, pass@k. Answers end by chance.
+learning rate 5e-6, gradients clipped at .5, KL .001 against the model without its adapter,
+pass@k. With --ending answers end by chance.
 """
 
 from __future__ import annotations
@@ -67,9 +68,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--shape", default="14B", choices=list(SHAPES))
     parser.add_argument("--group", type=int, default=64)
-    parser.add_argument("--prompt", type=int, default=144, help="tokens")
-    parser.add_argument("--answer", type=int, default=1024, help="tokens")
-    parser.add_argument("--ending", type=float, default=0.0015, help="probability of the end token")
+    parser.add_argument("--prompt", type=int, default=512, help="tokens")
+    parser.add_argument("--answer", type=int, default=1168, help="tokens")
+    parser.add_argument("--ending", type=float, default=0.0, help="probability of the end token")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--optimizer", default="adamw_8bit")
     parser.add_argument("--device", default="cuda")

@@ -83,6 +83,19 @@ def test_attend(dtype: torch.dtype, heads: int, kv_heads: int, width: int, turns
     same(mine.values[1], twin.values[1])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("norms", [True, False])
+def test_turn_prompts(dtype: torch.dtype, norms: bool) -> None:
+    angles = torch.rand(9, 64, device=DEVICE)
+    weights = [random(64, dtype=dtype) for _ in range(2)] if norms else [None, None]
+    turning = twins.Turning(angles.cos().to(dtype), angles.sin().to(dtype), *weights)
+    mine = random(2 * 7, (6 + 2 * 3) * 64, dtype=dtype)
+    twin = mine.clone()
+    kernels.turn_prompts(mine, 6, 3, 7, turning)
+    twins.turn_prompts(twin, 6, 3, 7, turning)
+    same(mine, twin)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("greedy", [True, False])
 @pytest.mark.parametrize("masked", [True, False])

@@ -82,6 +82,37 @@ def _ready(at, heads, d, WIDTH: tl.constexpr, cos, sin, weight, eps, ok, NORM: t
 
 
 @triton.jit
+def _turn(
+    joined, row_width, cos, sin, q_weight, k_weight, eps, length,
+    HEADS: tl.constexpr, BOTH: tl.constexpr, BOTH_PAD: tl.constexpr, WIDTH: tl.constexpr, WIDTH_PAD: tl.constexpr,
+    NORM: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    d, h = tl.arange(0, WIDTH_PAD)[None, :], tl.arange(0, BOTH_PAD)[:, None]
+    ok = (h < BOTH) & (d < WIDTH)
+    turn_cos = tl.load(cos + row % length * WIDTH + d, mask=d < WIDTH, other=0.0).to(tl.float32)
+    turn_sin = tl.load(sin + row % length * WIDTH + d, mask=d < WIDTH, other=0.0).to(tl.float32)
+    at = joined + row * row_width
+    ready = _ready(at, h, d, WIDTH, turn_cos, turn_sin, q_weight, eps, ok, NORM, True)
+    if NORM:
+        keys = _ready(at, h, d, WIDTH, turn_cos, turn_sin, k_weight, eps, ok, NORM, True)
+        ready = tl.where(h < HEADS, ready, keys)
+    # All of the row was read before any of it is written.
+    tl.debug_barrier()
+    tl.store(at + h * WIDTH + d, ready, mask=ok)
+
+
+def turn_prompts(joined: Tensor, heads: int, kv_heads: int, length: int, turning: Turning) -> None:
+    width, both = turning.cos.shape[1], heads + kv_heads
+    norm = turning.query_weight is not None
+    _turn[(len(joined),)](
+        joined, joined.stride(0), turning.cos, turning.sin,
+        turning.query_weight if norm else joined, turning.key_weight if norm else joined, turning.eps, length,
+        heads, both, triton.next_power_of_2(both), width, triton.next_power_of_2(width), norm, num_warps=8,
+    )  # fmt: skip
+
+
+@triton.jit
 def _sweep(
     query, keys, values, count, best, total, mixed, scaling, d,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
@@ -154,9 +185,15 @@ def _attend(
 
 
 def attend_tuning(query: Tensor) -> dict[str, int]:
-    """One stage: few places are read, and what a second would hold keeps other rows from running beside."""
-    block = (128 if query.shape[-1] <= 64 else 64) if query.dtype == torch.bfloat16 else 32
-    return {"BLOCK": block, "num_warps": 4, "num_stages": 1}
+    """Measured on an H200: what a program holds keeps others from running beside it."""
+    rows, heads, width = query.shape
+    if query.dtype != torch.bfloat16:
+        return {"BLOCK": 32, "num_warps": 4, "num_stages": 1}
+    if width > 64:
+        return {"BLOCK": 64, "num_warps": 4, "num_stages": 2}
+    if rows * heads <= 2048:
+        return {"BLOCK": 128, "num_warps": 4, "num_stages": 1}
+    return {"BLOCK": 32, "num_warps": 1, "num_stages": 2}
 
 
 def attend(

@@ -70,7 +70,10 @@ class Steps:
         layout = PromptLayout(self.slots, which)
 
         def work() -> None:
-            self.model(tokens, layout=layout)
+            if self.fused is not None:
+                self.fused.read(tokens, layout)
+            else:
+                self.model(tokens, layout=layout)
 
         if ("read", size, width) not in self.graphs:
             which.fill_(nobody)  # warming up must not touch anybody's

@@ -47,6 +47,19 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (x.float() * cos[:, None] + torch.cat([-b, a], -1) * sin[:, None]).to(x.dtype)
 
 
+def turn_prompts(joined: Tensor, heads: int, kv_heads: int, length: int, turning: Turning) -> None:
+    """[rows x length, (heads + 2 kv heads) width], in place: make the queries and keys of whole prompts ready."""
+    width = turning.cos.shape[1]
+    position = torch.arange(len(joined), device=joined.device) % length
+    both = joined[:, : (heads + kv_heads) * width].unflatten(-1, (-1, width))
+    ready = both
+    if turning.query_weight is not None and turning.key_weight is not None:
+        query, key = both.split([heads, kv_heads], 1)
+        query = normalize(query, turning.query_weight, turning.eps)
+        ready = torch.cat([query, normalize(key, turning.key_weight, turning.eps)], 1)
+    both.copy_(turn(ready, turning.cos[position].float(), turning.sin[position].float()))
+
+
 def attend(
     query: Tensor,
     key: Tensor,
