@@ -21,6 +21,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +34,7 @@ from shapes import END, SHAPES, Shape, random_model, random_prompts, save_model
 
 from coterie.engines.base import Sampling
 from coterie.engines.torch.attention import NAME
+from coterie.engines.torch.decoder.decoder import Decoder
 from coterie.engines.torch.pretrained import LanguageModel, smollm2_folder
 from coterie.engines.torch.writing import decode
 from coterie.rollouts import Bools, Ints
@@ -116,6 +118,16 @@ def make_ours(case: Case, causal: Any, prompts: list[list[int]]) -> Callable[[],
     model = LanguageModel(causal)
     model.learn(False)
     generator = torch.Generator(case.device).manual_seed(0)
+    if case.device != "cpu":
+        decoder = Decoder(model)
+
+        def run_on_gpu() -> int:
+            # The device alone knows the lengths: the host finds out as it would with end tokens.
+            limits = case.lengths if case.ragged else None
+            drawn = decoder.decode(prompts, case.group, (END,), case.answer, Sampling(), generator, limits=limits)
+            return sum(len(answer.tokens) for _, answer in drawn)
+
+        return run_on_gpu
 
     def run() -> int:
         constraint: Constraint | None = UpTo(case.lengths, model.vocabulary) if case.ragged else None
@@ -241,14 +253,17 @@ def check(num_prompts: int, num_tokens: int, device: str) -> None:
     end = tokenizer.eos_token_id
     causal.generation_config.eos_token_id = end
     causal.set_attn_implementation("sdpa")
-    theirs = []
-    for prompt in prompts:
-        given = torch.tensor([prompt], device=device)
-        whole = causal.generate(given, max_new_tokens=num_tokens, do_sample=False, pad_token_id=end)[0]
-        theirs.append(whole.tolist()[len(prompt) :])
+    longest = max(map(len, prompts))
+    given = torch.tensor([[end] * (longest - len(prompt)) + prompt for prompt in prompts], device=device)
+    real = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
+    whole = causal.generate(given, attention_mask=real, max_new_tokens=num_tokens, do_sample=False, pad_token_id=end)[
+        :, longest:
+    ]
+    theirs = [[*row[: row.index(end)], end] if end in row else row for row in whole.tolist()]
     model = LanguageModel(causal)
     stream = torch.Generator(device)
-    ours = dict(decode(model, prompts, 1, (end,), num_tokens, Sampling(temperature=0), stream))
+    draw = partial(decode, model) if device == "cpu" else Decoder(model).decode
+    ours = dict(draw(prompts, 1, (end,), num_tokens, Sampling(temperature=0), stream))
     same = sum(ours[row].tokens.tolist() == theirs[row] for row in range(num_prompts))
     print(f"{same} of {num_prompts} answers of up to {num_tokens} tokens are generate's, token by token")
     for row in range(num_prompts):
@@ -293,6 +308,9 @@ def main() -> None:
             found = measure(case, samplers, chosen.rounds)
             report(case, found)
             rows.append({"case": str(case), **found})
+            gc.collect()  # the next row needs the memory of this one
+            if chosen.device != "cpu":
+                torch.cuda.empty_cache()
     if chosen.json:
         chosen.json.write_text(json.dumps({"versions": versions, "rows": rows}, indent=2) + "\n")
 

@@ -88,13 +88,17 @@ def random_model(shape: Shape, ending: float, device: str = "cpu", dtype: torch.
     return causal
 
 
-def save_model(folder: Path, causal: Any) -> Path:
-    """A folder with this model and a tokenizer whose words are numbers."""
-    words = {"<end>": END} | {str(i): i for i in range(1, causal.config.vocab_size)}
+def make_tokenizer(vocabulary: int) -> Any:
+    """A tokenizer whose words are numbers."""
+    words = {"<end>": END} | {str(i): i for i in range(1, vocabulary)}
     plain = Tokenizer(WordLevel(words, unk_token="<end>"))
     plain.pre_tokenizer = WhitespaceSplit()
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="<end>", pad_token="<end>")
-    tokenizer.save_pretrained(folder)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="<end>", pad_token="<end>")
+
+
+def save_model(folder: Path, causal: Any) -> Path:
+    """A folder with this model and its tokenizer."""
+    make_tokenizer(causal.config.vocab_size).save_pretrained(folder)
     causal.save_pretrained(folder)
     return folder
 

@@ -23,7 +23,9 @@ ALLOWED = {
     "aliases": (),
     "arguments": (),
     "tuning": ("aliases", "build", "config", "display", "engines.base", "extras", "worlds.load"),
-    "sizes": ("config", "training.curriculum", "worlds.base"),
+    "models": (),
+    "chatting": ("rollouts", "training.trainer"),
+    "sizes": ("config", "models", "training.curriculum", "worlds.base"),
     "doubts": ("config", "sizes", "worlds.base"),
     "explain": ("doubts", "sizes", "config", "training.curriculum", "worlds.base"),
     "judges": ("config", "engines", "runs", "training", "worlds.base"),
@@ -65,6 +67,7 @@ ONLY_IN = {
     "torch": ("engines.torch", "build", "bridges"),
     "transformers": ("engines.torch",),
     "peft": ("engines.torch",),
+    "triton": ("engines.torch",),
     "llguidance": (),  # an extra: only ever required
     "jax": ("engines.jax",),
     "tomllib": ("config",),

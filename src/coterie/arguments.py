@@ -16,6 +16,7 @@ FLAGS = (
     "eval_only",
     "merge",
     "profile",
+    "chat",
     "use_curriculum",
     "use_priority_buffer",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
@@ -10,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coterie.config import ConfigError, GRPOConfig, parse_settings, read_toml, write_toml
-from coterie.engines.base import Engine
+from coterie.engines.base import Engine, Judge
 from coterie.extras import require
 from coterie.grpo.objective import Objective
 from coterie.judges import judge_named, obtain_judge
 from coterie.runs.folder import RunFolder
+from coterie.training.critics import CriticScorer
 from coterie.training.judging import JudgedScorer, Scoring
 from coterie.training.samples import Reader, Sample, has_passages
 from coterie.training.trainer import Trainer, Watcher
@@ -46,7 +48,7 @@ class GRPOTrainer(Trainer):
         world = world or load_world(config.world, config.world_options)
         config = settle(config, world)
         engine = engine or make_engine(config, world)
-        scorer: Scoring = Scorer(world, config.workers or available_cores(), config.answer_limit_s)
+        scorer: Scoring = make_scorer(config, world)
         if judge_named(config, world) != "none":
             # Made when it is needed: a new one learns from the policy that GRPO starts from.
             scorer = JudgedScorer(scorer, lambda: obtain_judge(self, say))
@@ -61,6 +63,23 @@ class GRPOTrainer(Trainer):
             self.watchers += make_trackers(config, self.run)
             if has_passages(world):
                 self.readers.append(sample_writer(self.run))
+
+
+def make_scorer(config: GRPOConfig, world: World) -> Scorer | CriticScorer:
+    """Worker processes and, where the world names models as rewards, this process."""
+    scorer = Scorer(world, config.workers or available_cores(), config.answer_limit_s)
+    return CriticScorer(world, scorer, lambda: make_critics(config, world)) if world.critics() else scorer
+
+
+def make_critics(config: GRPOConfig, world: World) -> dict[str, Judge]:
+    """The classifiers that a world names, loaded."""
+    require("transformers", "llm")
+    from coterie.engines.torch.classifier import Classifier
+
+    try:
+        return {name: Classifier(critic, find_device(config)) for name, critic in world.critics().items()}
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def settle(config: GRPOConfig, world: World) -> GRPOConfig:
@@ -165,14 +184,26 @@ def make_language_model(config: GRPOConfig, world: World) -> LanguageModelEngine
     device = find_device(config)
     torch.set_num_threads(config.threads or available_cores())
     chosen = {name: getattr(config, name) for name in ModelSettings.__dataclass_fields__}
+    chosen["grammar"] = grammar_of(config, world)
     settings = learner_settings(config, 2_048 if device == "cpu" else 16_384)
     try:
-        engine = LanguageModelEngine(ModelSettings(**chosen), settings, config.seed, device, config.offload_reference)
+        engine = LanguageModelEngine(
+            ModelSettings(**chosen), settings, config.seed, device, config.offload_reference, world.instruction
+        )
         if config.start_from is not None:
             engine.load_policy(find_policy(Path(config.start_from)))
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return engine
+
+
+def grammar_of(config: GRPOConfig, world: World) -> str | None:
+    """What answers follow; "world" is the JSON schema that the world brings."""
+    if config.grammar != "world":
+        return config.grammar
+    if (schema := world.schema()) is None:
+        raise ConfigError(f"the world {world.name!r} brings no grammar; write a file or a regular expression")
+    return json.dumps(schema)
 
 
 def export_policy(run: RunFolder, to: Path, merge: bool, checkpoint: str | None = None) -> None:

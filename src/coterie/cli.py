@@ -28,7 +28,7 @@ Coterie trains generators to make things that can be checked.
   coterie pretrain WORLD                         imitate the world's examples, and nothing else
   coterie train-judge WORLD                      a judge of filled-in texts, for train --judge-checkpoint
   coterie eval RUN                               judge a run's policy on held-out tasks
-  coterie sample RUN --prompt TEXT               let it answer, and see what came of it
+  coterie sample RUN --prompt TEXT               let it answer, and see what came of it; or chat with it
   coterie score WORLD FILE… [--json]             judge answers from files
   coterie check WORLD | my_world.py              test a world against the contract
   coterie plot RUN                               draw a run's curves

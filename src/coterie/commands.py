@@ -15,7 +15,8 @@ from coterie import answers
 from coterie.answers import find_task, show_parts
 from coterie.arguments import UsageError, Words
 from coterie.assembly import Assembler, Assembly, Built
-from coterie.build import GRPOTrainer, default_out, find_policy, read_run_config, settle
+from coterie.build import GRPOTrainer, default_out, find_policy, read_run_config, settle, writes_text
+from coterie.chatting import chat
 from coterie.config import ConfigError, GRPOConfig, parse_settings, read_toml, write_toml
 from coterie.demo import SETTINGS, run_demo
 from coterie.display import Display, show_table
@@ -198,8 +199,8 @@ def evaluate(words: Words) -> int:
     """\
 coterie eval RUN [--tasks 200] [--samples 1] [--split heldout] [--temperature T] [--checkpoint best] [--json]
 
-Judges the policy on held-out tasks: pass@1, pass@k for k samples, validity, each part of the reward. For bricks,
---rejection, --rollback and --best-of N build as BrickGPT does, one structure at a time.
+Judges the policy on held-out tasks: pass@1, pass@k and the best of k for k samples, validity, each part of the
+reward. For bricks, --rejection, --rollback and --best-of N build as BrickGPT does, one structure at a time.
 
   coterie eval runs/first --tasks 500 --samples 8 --temperature 0.7
 """
@@ -225,18 +226,27 @@ Judges the policy on held-out tasks: pass@1, pass@k for k samples, validity, eac
 
 def sample(words: Words) -> int:
     """\
-coterie sample RUN [--prompt TEXT] [--num 4] [--temperature T] [--checkpoint best] [--picture FILE.png]
+coterie sample RUN [--prompt TEXT] [--num 4] [--temperature T] [--checkpoint best] [--picture FILE.png] [--chat]
 
 Answers a prompt (--caption is the same), or held-out tasks if there is none, and judges the answers. For bricks:
---rejection refuses bad bricks, --rollback takes back what falls, --best-of N keeps the best of N.
+--rejection refuses bad bricks, --rollback takes back what falls, --best-of N keeps the best of N. A language model at a
+terminal, or anywhere with --chat, holds a conversation: /reset forgets it, ^D ends it; --num N answers tasks instead.
 
   coterie sample runs/first --prompt "a bench 8 wide 3 deep 4 tall" --num 6 --picture bench.png
 """
     num, how = words.pop_number("num"), read_assembly(words)
     caption = words.pop("caption")
     prompt, picture = words.pop("prompt", caption), words.pop("picture")
+    wants_chat = words.pop_flag("chat")
     _, trainer = open_run(words)
     words.finish("sample")
+    if wants_chat or (prompt is None and num is None and picture is None and sys.stdin.isatty()):
+        if writes_text(trainer.config, trainer.world):
+            with trainer.scorer:
+                chat(trainer)
+            return 0
+        if wants_chat:
+            raise UsageError("--chat is for language models; this policy answers tasks of its world")
     with trainer.scorer:
         answers = answer_and_judge(trainer, prompt, num, how)
     for task, answer, score in answers:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from coterie.engines.base import Dials, Metrics, OutOfStep, Sampling
-from coterie.engines.torch.chunks import score_in_chunks
+from coterie.engines.torch.chunks import score_in_chunks, split_rows
+from coterie.engines.torch.decoder.decoder import Decoder
 from coterie.engines.torch.decoding import Drawn
 from coterie.engines.torch.grammars import Grammar
 from coterie.engines.torch.learner import Learner, LearnerSettings
@@ -26,10 +28,11 @@ from coterie.engines.torch.pretrained import (
     LanguageModel,
     ModelError,
     ModelSettings,
+    Pretrained,
     learning_memory,
     load_pretrained,
 )
-from coterie.engines.torch.writing import decode
+from coterie.engines.torch.writing import decode as decode_plainly
 from coterie.rollouts import Batch, Completion, Finish, Floats, Group, Task, make_batch
 from coterie.worlds.base import Example, read_messages
 
@@ -47,34 +50,44 @@ class LanguageModelEngine:
         seed: int,
         device: str = "cpu",
         offload_reference: bool = False,
+        instruction: Callable[[Task], str] = attrgetter("prompt"),
+        loaded: Pretrained | None = None,
     ) -> None:
-        self.settings, self.offload_reference = model, offload_reference
+        self.settings, self.offload_reference, self.instruction = model, offload_reference, instruction
         self.device = torch.device(device)
         self.generator = torch.Generator(self.device).manual_seed(seed)
-        loaded = load_pretrained(model, self.device, seed)
+        loaded = loaded or load_pretrained(model, self.device, seed)
         self.model, self.tokenizer, self.adapter = loaded.model, loaded.tokenizer, loaded.adapter
         self.ends = end_tokens(self.model.causal, self.tokenizer)
         self.grammar: Grammar | None = None
         if model.grammar is not None:
             self.grammar = Grammar(model.grammar, self.tokenizer, self.model.vocabulary, self.ends)
+        on_gpu = self.device.type == "cuda"
+        self.decoder = Decoder(self.model) if on_gpu and not self.model.why_plain else None
         # Nothing before it is first asked of. With LoRA then weights of the adapter, empty if it is off.
         self.reference: LanguageModel | dict[str, Tensor] | None = None
         score = partial(score_in_chunks, chunk=model.logprob_chunk)
-        self.learner: Learner[LanguageModel] = Learner(self.model, settings, self.generator, score)
+        split = partial(split_rows, self.model)
+        self.learner: Learner[LanguageModel] = Learner(self.model, settings, self.generator, score, split)
 
     def describe(self) -> str:
         weights = list(self.model.parameters())
         learning = sum(p.numel() for p in weights if p.requires_grad) / 1e6
         how = f"LoRA of rank {self.settings.lora_rank}" if self.adapter else "all weights"
-        dtype = str(self.model.autocast or self.model.causal.dtype).removeprefix("torch.")
+        dtype = str(self.model.causal.dtype).removeprefix("torch.")
         learner = self.learner.settings
         moment_bytes = 1 if learner.optimizer == "adamw_8bit" else 4
         memory = learning_memory(self.model, self.settings, learner.micro_batch_tokens, moment_bytes) / 1e9
         return (
             f"{type(self.model.causal).__name__} {self.settings.model}: {sum(p.numel() for p in weights) / 1e6:.1f}M "
             f"parameters, {learning:.2f}M learn ({how}), on {self.device}, {dtype}, {torch.get_num_threads()} threads; "
-            f"learning takes about {memory:.1f} GB"
+            f"learning takes about {memory:.1f} GB; {self._sampling_by()}"
         )
+
+    def _sampling_by(self) -> str:
+        if self.decoder is not None:
+            return self.decoder.describe()
+        return f"sampling by plain operations{f' ({self.model.why_plain})' if self.model.why_plain else ''}"
 
     # Text and tokens.
 
@@ -104,7 +117,7 @@ class LanguageModelEngine:
         """An answer that somebody wrote, as if it had been drawn, everything being possible."""
         tokens = np.array([*self.encode_answer(answer), self.ends[0]], np.int64)
         drawn = Drawn(tokens, np.zeros(len(tokens), np.float32), None, Finish.STOP)
-        return self._complete(self.encode_prompt(task.prompt), drawn)
+        return self._complete(self.encode_prompt(self.instruction(task)), drawn)
 
     def _complete(self, prompt: Sequence[int], answer: Drawn, begun: Sequence[int] = ()) -> Completion:
         return Completion(
@@ -120,7 +133,7 @@ class LanguageModelEngine:
 
     def sample(self, tasks: Sequence[Task], group_size: int, sampling: Sampling) -> Iterator[tuple[int, Group]]:
         begun = self.encode_answer(sampling.begin) if sampling.begin else []
-        prompts = [self.encode_prompt(task.prompt) + begun for task in tasks]
+        prompts = [self.encode_prompt(self.instruction(task)) + begun for task in tasks]
         max_tokens = sampling.max_tokens or LONGEST
         waiting: dict[int, dict[int, Completion]] = {i: {} for i in range(len(tasks))}
         stream = self.generator
@@ -131,7 +144,8 @@ class LanguageModelEngine:
             constraint = self.grammar.constraint(len(tasks) * group_size)
             for token in begun:
                 constraint.advance(np.full(len(tasks) * group_size, token))
-        drawn = decode(self.model, prompts, group_size, self.ends, max_tokens, sampling, stream, constraint)
+        decode = self.decoder.decode if self.decoder else partial(decode_plainly, self.model)
+        drawn = decode(prompts, group_size, self.ends, max_tokens, sampling, stream, constraint)
         try:
             for row, answer in drawn:
                 place, sibling = divmod(row, group_size)
@@ -288,6 +302,7 @@ class LanguageModelEngine:
         else:
             causal = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=self.model.causal.dtype)
             self.model.causal.load_state_dict(causal.state_dict())
+        self.learner.masters.follow()
 
 
 def end_tokens(causal: Any, tokenizer: Any) -> tuple[int, ...]:

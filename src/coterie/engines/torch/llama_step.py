@@ -123,7 +123,7 @@ def is_like_llama(causal: Any) -> bool:
 def find_step(model: LanguageModel, num_tokens: int) -> LlamaStep | None:
     """The step for this model, if it pays and if it computes what the model does."""
     weights = model.causal.get_input_embeddings().weight
-    if model.device.type != "cpu" or weights.dtype != torch.float32 or model.autocast is not None:
+    if model.device.type != "cpu" or weights.dtype != torch.float32:
         return None
     if num_tokens < WORTH_IT or model.why_plain or not is_like_llama(model.causal):
         return None
