@@ -404,6 +404,7 @@ def cases() -> dict[str, list[Case]]:
         ],
         "14B": [largest],
         "compiled": [replace(small, name=small.name + ", compiled", compiled=True)],
+        "compiled 7B": [replace(adapter, name=adapter.name + ", compiled", compiled=True)],
     }
 
 

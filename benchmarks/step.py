@@ -6,7 +6,7 @@
     python benchmarks/step.py --device cuda --shapes 0.5B --prompt 128 --answer 128 --group 8 64
 
 TRL (pip install trl) has what suits the device: float32 on a CPU, bfloat16 by autocast on a GPU, no gradient
-checkpointing, cached keys and values, fused AdamW, and the same micro-batch as we have: the whole step.
+checkpointing, cached keys and values, fused AdamW, and the same micro-batch as we have (--micro).
 """
 
 from __future__ import annotations
@@ -48,12 +48,17 @@ class Case:
     ending: float
     kl: float
     lora: int
+    micro: int  # rows in memory at once while learning
     device: str
 
     def __str__(self) -> str:
         more = [f"end {self.ending:g}"] * bool(self.ending) + [f"KL {self.kl:g}"] * bool(self.kl)
-        more += [f"LoRA {self.lora}"] * bool(self.lora)
+        more += [f"LoRA {self.lora}"] * bool(self.lora) + [f"micro-batch {self.micro}"] * (self.micro < self.rows)
         return ", ".join([f"{self.shape} {self.prompts} x {self.group}, {self.prompt} + {self.answer}", *more])
+
+    @property
+    def rows(self) -> int:
+        return self.prompts * self.group
 
 
 class Clock:
@@ -103,8 +108,8 @@ def make_ours(case: Case, folder: Path, prompts: list[list[int]], clock: Clock) 
         learning_rate=RATE,
         warmup_steps=0,
         schedule="constant",
-        micro_batch_tokens=case.prompts * case.group * (case.prompt + case.answer),
-        logprob_chunk=max(512, case.prompts * case.group * case.answer if case.device == "cpu" else 0),
+        micro_batch_tokens=case.micro * (case.prompt + case.answer),
+        logprob_chunk=max(512, case.micro * case.answer if case.device == "cpu" else 0),
     )
     trainer = GRPOTrainer(config, world=EvenNumbers(prompts))
     trainer.scorer.prepare()
@@ -142,7 +147,8 @@ def make_trl(
 
     settings = trl.GRPOConfig(
         output_dir=str(folder / "trl"),
-        per_device_train_batch_size=case.prompts * case.group,
+        per_device_train_batch_size=case.micro,
+        gradient_accumulation_steps=case.rows // case.micro,
         num_generations=case.group,
         max_completion_length=case.answer,
         max_steps=rounds,
@@ -157,7 +163,8 @@ def make_trl(
         save_strategy="no",
         logging_strategy="no",
         disable_tqdm=True,
-        model_init_kwargs={"dtype": "float32"},
+        # Weights that learn are in float32, by autocast used in bfloat16; those under an adapter need not be.
+        model_init_kwargs={"dtype": "bfloat16" if case.lora and case.device != "cpu" else "float32"},
     )
     adapter = peft.LoraConfig(task_type="CAUSAL_LM", r=case.lora, lora_alpha=32, target_modules="all-linear")
     trainer = trl.GRPOTrainer(
@@ -202,7 +209,7 @@ def measure(case: Case, rounds: int, with_trl: bool) -> dict[str, dict[str, floa
 def report(case: Case, found: dict[str, dict[str, float]]) -> None:
     """A line: seconds and ratios, whole and of sampling alone."""
     ours, theirs = found["ours"], found.get("TRL")
-    tokens = case.prompts * case.group * case.answer
+    tokens = case.rows * case.answer
     told = f"{case!s:44} ours {ours['wall_s']:7.3f} s (sampling {found['ours sampling']['wall_s']:7.3f})"
     if theirs:
         pairs = ((theirs, ours), (found["TRL sampling"], found["ours sampling"]))
@@ -226,6 +233,7 @@ def main() -> None:
     parser.add_argument("--ending", type=float, default=0.0, help="probability of the end token")
     parser.add_argument("--kl", type=float, default=0.0)
     parser.add_argument("--lora", type=int, default=0, help="rank; 0: all weights learn")
+    parser.add_argument("--micro", type=int, default=0, help="rows a micro-batch; 0: the whole step")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5, help="the best counts")
@@ -241,17 +249,9 @@ def main() -> None:
     rows = []
     for shape in chosen.shapes:
         for group in chosen.group:
-            case = Case(
-                shape,
-                chosen.prompts,
-                group,
-                chosen.prompt,
-                chosen.answer,
-                chosen.ending,
-                chosen.kl,
-                chosen.lora,
-                chosen.device,
-            )
+            micro = min(chosen.micro or chosen.prompts * group, chosen.prompts * group)
+            sizes = (chosen.prompts, group, chosen.prompt, chosen.answer)
+            case = Case(shape, *sizes, chosen.ending, chosen.kl, chosen.lora, micro, chosen.device)
             try:
                 found = measure(case, chosen.rounds, not chosen.alone)
                 report(case, found)

@@ -83,14 +83,14 @@ def test_greedy_answers_are_transformers_own_token_by_token(
 def test_logprobs_are_the_learners_while_rows_leave_and_the_cache_grows(
     folder: Path, rank: int, texts: tuple[str, ...], group_size: int, max_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "FIRST_ROOM", 3)
+    monkeypatch.setattr(rows, "FIRST_ROOM", room := 3)
     engine = engine_of(folder, lora_rank=rank)
     teach(engine)
     groups = sample(engine, texts, group_size, max_tokens, temperature=1.5)
     assert len(texts) * group_size * max_tokens > WORTH_IT
     lengths = [len(c.tokens) for group in groups for c in group.completions]
     assert len(set(lengths)) > 3
-    assert max(int(c.chosen.sum()) for group in groups for c in group.completions) > 2 * rows.FIRST_ROOM
+    assert max(int(c.chosen.sum()) for group in groups for c in group.completions) > 2 * room
     batch = make_batch(groups, np.ones((len(texts), group_size)))
     np.testing.assert_allclose(engine.logprobs(batch, 1.5), batch.logprobs, atol=1e-5)
 
