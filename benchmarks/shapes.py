@@ -75,8 +75,10 @@ def random_model(shape: Shape, ending: float, device: str = "cpu", dtype: torch.
             causal = transformers.Qwen2ForCausalLM(config).eval()
     finally:
         torch.set_default_dtype(default)
-    # Every embedding has the same large first number, so that the last hidden state always has a known one too.
+    # Every embedding has the same large first number, which no layer writes to: the last hidden state has a known one.
     embedding, head = causal.model.embed_tokens.weight, causal.lm_head.weight
+    for layer in causal.model.layers:
+        layer.self_attn.o_proj.weight[0] = layer.mlp.down_proj.weight[0] = 0
     embedding[:, 0] = config.initializer_range * math.sqrt(shape.hidden_size)
     tokens = torch.randint(1, shape.vocab_size, (4, 64), device=device)
     hidden = causal.model(tokens, use_cache=False).last_hidden_state.float().reshape(-1, shape.hidden_size)
