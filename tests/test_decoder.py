@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from coterie.engines.base import Sampling
 from coterie.engines.torch.decoder import decoder as schedule
 from coterie.engines.torch.decoder import twins
 from coterie.engines.torch.decoder.decoder import Decoder
-from coterie.engines.torch.decoder.layers import lay_together
+from coterie.engines.torch.decoder.layers import FusedLayers, lay_together
 from coterie.engines.torch.decoder.slots import Room, Slots
 from coterie.engines.torch.decoding import Drawn
 from coterie.engines.torch.pretrained import LanguageModel
@@ -139,6 +140,16 @@ def test_weights_laid_together_are_still_the_layers_own() -> None:
     assert torch.equal(whole[3:], torch.zeros(2, 4))
     layers[0](torch.ones(1, 4)).sum().backward()
     assert layers[0].weight.grad is not None
+
+
+def test_a_model_whose_weights_lie_together_is_saved_as_it_is(tmp_path: Path) -> None:
+    causal = make_causal("Qwen2", tie_word_embeddings=True)
+    before = {name: value.clone() for name, value in causal.state_dict().items()}
+    with torch.no_grad():
+        FusedLayers(causal, 32, twins)
+    causal.save_pretrained(tmp_path)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).state_dict()
+    assert all(torch.equal(loaded[name].to(DEVICE), value) for name, value in before.items())
 
 
 def test_answers_do_not_depend_on_who_waits_for_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
