@@ -30,8 +30,8 @@ class Drawn:
     finish: Finish
 
 
-def choose_support(logits: Tensor, legal: Tensor, sampling: Sampling) -> Tensor:
-    """[rows, V]: the legal tokens that temperature, top-k and top-p leave."""
+def choose_support(logits: Tensor, legal: Tensor, sampling: Sampling, temperature: Tensor | None = None) -> Tensor:
+    """[rows, V]: the legal tokens that temperature, top-k and top-p leave; the temperature may lie on the device."""
     if sampling.temperature == 0:
         best = logits.masked_fill(~legal, -torch.inf).argmax(-1, keepdim=True)
         return torch.zeros_like(legal).scatter_(-1, best, True) & legal
@@ -40,7 +40,7 @@ def choose_support(logits: Tensor, legal: Tensor, sampling: Sampling) -> Tensor:
         legal = legal & (masked >= masked.topk(sampling.top_k, -1).values[:, -1:])
     if sampling.top_p >= 1:
         return legal
-    probs = (logits / sampling.temperature).masked_fill(~legal, -torch.inf).softmax(-1)
+    probs = (logits / (sampling.temperature if temperature is None else temperature)).masked_fill(~legal, -torch.inf).softmax(-1)
     ordered, order = probs.sort(-1, descending=True)
     # A token stays if those before it do not reach top_p yet; so the likeliest always stays.
     kept = ordered.cumsum(-1) - ordered < sampling.top_p

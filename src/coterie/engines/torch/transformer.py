@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +34,16 @@ class PolicyShape:
     def hidden(self) -> int:
         """Of the SwiGLU: about 8/3 of the width, so that it has the parameters of a plain 4x MLP."""
         return 16 * math.ceil(self.width / 6)
+
+
+class Remembers(Protocol):
+    """Keys and values of the tokens so far, however they are laid out."""
+
+    filled: int
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Append k and v [rows, heads, T, width of a head], then attend to all that is visible."""
+        ...
 
 
 class Cache:
@@ -98,7 +108,7 @@ class Block(nn.Module):
         self.gate_and_up = nn.Linear(shape.width, 2 * shape.hidden, bias=False)
         self.down = nn.Linear(shape.hidden, shape.width, bias=False)
 
-    def forward(self, x: Tensor, angles: Tensor, cache: Cache | None, visible: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, angles: Tensor, cache: Remembers | None, visible: Tensor | None) -> Tensor:
         rows, length, width = x.shape
         q, k, v = self.qkv(self.attention_norm(x)).view(rows, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         q, k = rotate(q, angles), rotate(k, angles)
@@ -157,7 +167,7 @@ class Transformer(nn.Module):
                     weight.copy_(torch.empty(weight.shape).normal_(0.0, std, generator=generator))
 
     def forward(
-        self, tokens: Tensor, positions: Tensor, cache: Cache | None = None, visible: Tensor | None = None
+        self, tokens: Tensor, positions: Tensor, cache: Remembers | None = None, visible: Tensor | None = None
     ) -> Tensor:
         """[rows, T] -> [rows, T, width]; `visible` [rows, 1, 1, T] hides padding where order does not."""
         x = self.embedding(tokens)

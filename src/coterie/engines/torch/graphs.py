@@ -1,0 +1,379 @@
+"""Draws answers on a GPU: a token of all rows is one captured graph, and the host is asked only for what it alone knows.
+
+A constraint in tables is followed by the device; the host launches ahead and learns a few tokens later who has finished.
+Any other constraint is asked on the host while the device already computes the next logits. Rows that have finished leave
+when a smaller bucket holds the others. On a CPU the same runs in plain torch, for tests.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from coterie.engines.base import Sampling
+from coterie.engines.torch.decoding import Drawn, choose_support
+from coterie.engines.torch.stepping import DEAD_END, GOING, LENGTH, STOP, Drawing, Rows
+from coterie.engines.torch.tables import DeviceTables
+from coterie.engines.torch.transformer import PolicyShape, Transformer
+from coterie.rollouts import Bools, Finish, Ints
+from coterie.worlds.base import Constraint, TabledConstraint
+
+FINISHES = {STOP: Finish.STOP, LENGTH: Finish.LENGTH, DEAD_END: Finish.DEAD_END}
+SMALLEST_BUCKET = 16
+MEMORY_SHARE = 0.5  # of what is free on the device, for keys, values and answers
+LARGE = 512  # rows from which a token takes so long that finished ones should leave soon
+
+
+def bucket_of(rows: int) -> int:
+    """The next of 16, 24, 32, 48, 64, ..."""
+    size = SMALLEST_BUCKET
+    while size < rows:
+        if size * 3 // 2 >= rows:
+            return size * 3 // 2
+        size *= 2
+    return size
+
+
+class Memory:
+    """All that graphs read and write, at addresses that stay. Slot `scratch` belongs to no answer."""
+
+    def __init__(self, shape: PolicyShape, slots: int, length: int, answer: int, device: torch.device) -> None:
+        self.scratch, self.length, self.answer = slots, length, answer
+        size = (slots + 1, shape.heads, length, shape.width // shape.heads)
+        self.keys = [torch.empty(size, device=device) for _ in range(shape.depth)]
+        self.values = [torch.empty(size, device=device) for _ in range(shape.depth)]
+        self.integers = torch.zeros(6, slots + 1, dtype=torch.int32, device=device)
+        self.report = self.integers[4:]  # what the host asks for: finish and drawn
+        self.rows = Rows(
+            *self.integers.unbind(0),
+            tokens=torch.zeros(slots + 1, answer, dtype=torch.int32, device=device),
+            logprobs=torch.zeros(slots + 1, answer, device=device),
+            support=torch.zeros(slots + 1, answer, (shape.vocabulary + 7) // 8, dtype=torch.uint8, device=device),
+        )
+        self.slots = torch.zeros(slots, dtype=torch.int32, device=device)
+        self.logits, self.noise = torch.zeros(2, slots, shape.vocabulary, device=device)
+        self.mask = torch.zeros(slots, shape.vocabulary, dtype=torch.bool, device=device)
+        self.temperature = torch.ones(1, device=device)
+        self.max_tokens = torch.zeros(1, dtype=torch.int32, device=device)
+
+    @staticmethod
+    def bytes_a_row(shape: PolicyShape, length: int, answer: int) -> int:
+        return 8 * shape.depth * shape.width * length + answer * (8 + (shape.vocabulary + 7) // 8)
+
+    def begin(self, prompts: Sequence[Sequence[int]], group_size: int, sampling: Sampling, max_tokens: int) -> int:
+        """Every row stands before the last token of its prompt; returns the bucket."""
+        num_rows = len(prompts) * group_size
+        first = np.zeros((6, self.scratch + 1), np.int32)
+        first[0, :num_rows] = np.repeat([p[-1] for p in prompts], group_size)
+        first[1, :num_rows] = np.repeat([len(p) - 1 for p in prompts], group_size)
+        first[4, num_rows:] = STOP
+        self.integers.copy_(torch.from_numpy(first))
+        self.slots.copy_(torch.arange(self.scratch, device=self.slots.device))
+        self.slots[num_rows:] = self.scratch
+        self.temperature.fill_(sampling.temperature or 1.0)
+        self.max_tokens.fill_(max_tokens)
+        return bucket_of(num_rows)
+
+
+class PromptCache:
+    """What `Block` asks of a cache, for prompts that begin together: their keys and values go to all siblings' slots."""
+
+    def __init__(self, memory: Memory, group_size: int) -> None:
+        self.memory, self.group_size, self.filled = memory, group_size, 0
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        rows, length = k.shape[0] * self.group_size, k.shape[2]
+        for mine, new in ((self.memory.keys[layer], k), (self.memory.values[layer], v)):
+            mine[:rows, :, :length] = new.repeat_interleave(self.group_size, 0)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+class GraphDecoder:
+    """Draws answers of one model; it reads the weights where they are, so that it always has the newest."""
+
+    def __init__(self, model: Transformer, end: int) -> None:
+        self.model, self.end = model, end
+        self.device = model.head.weight.device
+        self.on_gpu = self.device.type == "cuda"
+        name = "small_kernels" if self.on_gpu else "stepping"
+        self.ops: Any = importlib.import_module(f"coterie.engines.torch.{name}")
+        # Graphs remember their generator: the stream of a sampling comes in here and leaves again.
+        self.generator = torch.Generator(self.device)
+        self.memory: Memory | None = None
+        self.tables: DeviceTables | None = None
+        self.graphs: dict[tuple[object, ...], Callable[[], None]] = {}
+        if self.on_gpu:
+            self.pool = torch.cuda.graph_pool_handle()
+            self.beside = torch.cuda.Stream(self.device)
+        self.busy = False
+
+    def tasks_at_once(self, prompts: Sequence[Sequence[int]], group_size: int, max_tokens: int) -> int:
+        """How many tasks' answers fit into memory together."""
+        length = self._length(prompts, max_tokens)
+        memory = self.memory
+        if not self.on_gpu or (memory and memory.scratch >= len(prompts) * group_size and memory.length >= length):
+            return len(prompts)
+        held = 0 if memory is None else memory.scratch * Memory.bytes_a_row(self.model.shape, memory.length, memory.answer)
+        unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        free = torch.cuda.mem_get_info(self.device)[0] + unused + held
+        rows = int(MEMORY_SHARE * free) // Memory.bytes_a_row(self.model.shape, length, max_tokens)
+        if rows < group_size:
+            raise torch.OutOfMemoryError(
+                f"memory does not suffice for {group_size} answers of {max_tokens} tokens at once; "
+                "lower group_size or max_tokens"
+            )
+        return min(len(prompts), rows // group_size)
+
+    @torch.inference_mode()
+    def decode(
+        self,
+        prompts: Sequence[Sequence[int]],
+        group_size: int,
+        constraint: Constraint,
+        max_tokens: int,
+        sampling: Sampling,
+        generator: torch.Generator,
+    ) -> Iterator[tuple[int, Drawn]]:
+        """Draw group_size answers a prompt; yields (row, answer) as rows finish."""
+        assert not self.busy, "answers are still being drawn: one sampling at a time"
+        self.busy = True
+        try:
+            self.generator.set_state(generator.get_state())
+            self._make_room(len(prompts) * group_size, self._length(prompts, max_tokens), max_tokens)
+            bucket = self._begin(prompts, group_size, sampling, max_tokens)
+            num_rows = len(prompts) * group_size
+            if isinstance(constraint, TabledConstraint):
+                self._follow(constraint)
+                yield from self._draw_ahead(num_rows, bucket, max_tokens, sampling)
+            else:
+                yield from self._draw_with_host(num_rows, bucket, constraint, max_tokens, sampling)
+        finally:
+            generator.set_state(self.generator.get_state())
+            self.busy = False
+
+    def _length(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> int:
+        return -(-(max(map(len, prompts)) + max_tokens) // 64) * 64
+
+    def _make_room(self, num_rows: int, length: int, answer: int) -> None:
+        slots = bucket_of(num_rows)
+        old = self.memory
+        if old is not None:
+            if old.scratch >= slots and old.length >= length and old.answer >= answer:
+                return
+            length, answer = max(old.length, length), max(old.answer, answer)
+        self.graphs.clear()
+        self.memory = old = None
+        self.memory = Memory(self.model.shape, slots, length, answer, self.device)
+        angles = torch.arange(length, device=self.device)[:, None] * self.model.frequencies
+        self.cos, self.sin = angles.cos(), angles.sin()
+
+    def _begin(self, prompts: Sequence[Sequence[int]], group_size: int, sampling: Sampling, max_tokens: int) -> int:
+        """All tokens of the prompts but the last go through the model, once a group."""
+        memory = self._memory
+        longest = max(map(len, prompts)) - 1
+        if longest > 0:
+            tokens = torch.zeros(len(prompts), longest, dtype=torch.long)
+            for row, prompt in enumerate(prompts):
+                tokens[row, : len(prompt) - 1] = torch.tensor(prompt[:-1])
+            positions = torch.arange(longest, device=self.device).expand(len(prompts), longest)
+            self.model(tokens.to(self.device), positions, PromptCache(memory, group_size))
+        return memory.begin(prompts, group_size, sampling, max_tokens)
+
+    @property
+    def _memory(self) -> Memory:
+        assert self.memory is not None
+        return self.memory
+
+    def _follow(self, constraint: TabledConstraint) -> None:
+        tables = constraint.tables
+        if self.tables is None or not self.tables.holds(tables):
+            self.tables = DeviceTables.upload(tables, self.device)
+            self.graphs.clear()
+        for mine, places in zip((self._memory.rows.state, self._memory.rows.count), constraint.places, strict=True):
+            mine[: len(places)] = torch.from_numpy(places.astype(np.int32)).to(self.device)
+
+    def _forward(self, bucket: int) -> None:
+        """The last tokens go through the model; their logits go to `memory.logits`."""
+        model, memory = self.model, self._memory
+        slots = memory.slots[:bucket]
+        x = model.embedding(memory.rows.token[slots])
+        for layer, block in enumerate(model.blocks):
+            qkv = block.qkv(block.attention_norm(x))
+            keys, values = memory.keys[layer], memory.values[layer]
+            mixed = self.ops.attend(qkv, keys, values, memory.rows, slots, self.cos, self.sin)
+            x.addmm_(mixed, block.attention_out.weight.t())
+            x.addmm_(self.ops.swiglu(block.gate_and_up(block.mlp_norm(x))), block.down.weight.t())
+        torch.mm(model.norm(x), model.head.weight.t(), out=memory.logits[:bucket])
+
+    def _draw(self, bucket: int, sampling: Sampling, tabled: bool) -> None:
+        """The next tokens from `memory.logits`."""
+        memory = self._memory
+        slots, logits, noise = memory.slots[:bucket], memory.logits[:bucket], memory.noise[:bucket]
+        tables = self.tables if tabled else None
+        support = None if tabled else memory.mask[:bucket]
+        greedy = sampling.temperature == 0
+        if not greedy:
+            noise.exponential_(generator=self.generator)
+            if sampling.top_p < 1 or sampling.top_k > 0:
+                rows = memory.rows
+                legal = tables.legal(rows.state[slots], rows.count[slots]) if tables else memory.mask[:bucket]
+                support = choose_support(logits, legal, sampling, memory.temperature)
+        how = Drawing(memory.temperature, memory.max_tokens, self.end, greedy, tables)
+        self.ops.draw(memory.rows, slots, logits, noise, support, how)
+
+    def _graph(self, kind: str, bucket: int, sampling: Sampling) -> Callable[[], None]:
+        """A token, or its forward pass or its draw alone."""
+        greedy = sampling.temperature == 0
+        narrowed = () if greedy or kind == "forward" else (sampling.top_k, sampling.top_p)
+        key = (kind, bucket, greedy and kind != "forward", *narrowed)
+        if key not in self.graphs:
+            works: dict[str, Callable[[], None]] = {
+                "forward": lambda: self._forward(bucket),
+                "draw": lambda: self._draw(bucket, sampling, tabled=False),
+                "token": lambda: (self._forward(bucket), self._draw(bucket, sampling, tabled=True))[0],
+            }
+            self.graphs[key] = self._capture(works[kind], bucket) if self.on_gpu else works[kind]
+        return self.graphs[key]
+
+    def _capture(self, work: Callable[[], None], bucket: int) -> Callable[[], None]:
+        """Run it once on scratch, so that kernels are compiled and chosen, then record it."""
+        slots, state = self._memory.slots[:bucket], self.generator.get_state()
+        kept = slots.clone()
+        slots.fill_(self._memory.scratch)
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        side = torch.cuda.Stream(self.device)
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            work()
+            side.synchronize()
+            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            try:
+                work()
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(side)
+        slots.copy_(kept)
+        self.generator.set_state(state)
+        return graph.replay
+
+    def _draw_ahead(
+        self, num_rows: int, bucket: int, max_tokens: int, sampling: Sampling
+    ) -> Iterator[tuple[int, Drawn]]:
+        """Everything is on the device: launch some tokens, and look at the outcome of those before them."""
+        memory = self._memory
+        launched, known = 0, np.zeros(num_rows, np.bool_)
+        flying: deque[tuple[Tensor, torch.cuda.Event | None]] = deque()
+        ready: deque[tuple[int, Drawn]] = deque()
+
+        def launch() -> None:
+            nonlocal launched
+            token = self._graph("token", bucket, sampling)
+            for _ in range(min(2 if bucket >= LARGE else 4, max_tokens - launched)):
+                token()
+                launched += 1
+            flying.append(self._ask(memory.report))
+
+        while not known.all() or ready:
+            # Always two launches ahead, so that the device never waits and what leaves does not depend on the clock.
+            while launched < max_tokens and len(flying) < 2 and not known.all():
+                launch()
+            if flying and (not ready or flying[0][1] is None or flying[0][1].query()):
+                answer, event = flying.popleft()
+                if event is not None:
+                    event.synchronize()
+                finish, drawn = answer.numpy()[:, :num_rows]
+                new = np.flatnonzero((finish != GOING) & ~known)
+                known[new] = True
+                if len(new):
+                    ready.extend(self._fetch(new, drawn[new], finish[new], event))
+                if known.all():
+                    flying.clear()  # what was launched since then changes nothing
+                elif bucket_of(num_left := num_rows - int(known.sum())) < bucket:
+                    bucket = self._shrink(bucket, num_left)
+            if ready:
+                yield ready.popleft()
+
+    def _ask(self, tensor: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+        """A copy of it for the host, and when it has come."""
+        if not self.on_gpu:
+            return tensor.clone(), None
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        copy.copy_(tensor, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        return copy, event
+
+    def _shrink(self, bucket: int, num_left: int) -> int:
+        """Bring the slots that go on to the front. By now it may be fewer than num_left: the others do no harm."""
+        memory, smaller = self._memory, bucket_of(num_left)
+        slots = memory.slots[:bucket]
+        order = (memory.rows.finish[slots] != GOING).to(torch.uint8).argsort(stable=True)
+        memory.slots[:smaller] = slots[order[:smaller]]
+        return smaller
+
+    def _fetch(self, index: Ints, drawn: Ints, finish: Ints, event: torch.cuda.Event | None) -> list[tuple[int, Drawn]]:
+        """The answers of these rows, beside what the device is doing."""
+        rows, longest = self._memory.rows, int(drawn.max())
+        with torch.cuda.stream(self.beside) if self.on_gpu else nullcontext():
+            if event is not None:
+                self.beside.wait_event(event)
+            where = torch.from_numpy(index).to(self.device)
+            tokens = rows.tokens[where, :longest].cpu().numpy().astype(np.int64)
+            logprobs = rows.logprobs[where, :longest].cpu().numpy()
+            support = rows.support[where, :longest].cpu().numpy()
+        return [
+            (int(row), Drawn(tokens[i, :n], logprobs[i, :n], support[i, :n], FINISHES[int(finish[i])]))
+            for i, (row, n) in enumerate(zip(index, drawn, strict=True))
+        ]
+
+    def _draw_with_host(
+        self, num_rows: int, bucket: int, constraint: Constraint, max_tokens: int, sampling: Sampling
+    ) -> Iterator[tuple[int, Drawn]]:
+        """The host says what is legal; meanwhile the device computes the logits that this is about."""
+        memory = self._memory
+        rows, done = np.arange(num_rows), np.zeros(num_rows, np.bool_)
+        legal: Bools = constraint.legal()
+        self._graph("forward", bucket, sampling)()
+        for t in range(max_tokens):
+            memory.mask[: len(rows)].copy_(self._pinned(legal), non_blocking=True)
+            self._graph("draw", bucket, sampling)()
+            answer, event = self._ask(memory.rows.token[memory.slots[: len(rows)]])
+            # Those who had finished a token ago leave now, before the next logits are computed in a new order.
+            kept = np.flatnonzero(~done)
+            if bucket_of(len(kept)) < bucket:
+                bucket = bucket_of(len(kept))
+                memory.slots[: len(kept)] = memory.slots[torch.from_numpy(kept).to(self.device)]
+                memory.slots[len(kept) : bucket] = memory.scratch
+            else:
+                kept = np.arange(len(rows))
+            if t + 1 < max_tokens:
+                self._graph("forward", bucket, sampling)()
+            if event is not None:
+                event.synchronize()
+            stuck = ~done & ~legal.any(1)
+            token = np.where(done | stuck, self.end, answer.numpy())
+            new = np.flatnonzero(~done & (stuck | (token == self.end) | (t + 1 == max_tokens)))
+            if len(new):
+                finish = np.where(stuck[new], DEAD_END, np.where(token[new] == self.end, STOP, LENGTH))
+                yield from self._fetch(rows[new], t + ~stuck[new], finish, event)
+            done[new] = True
+            if done.all():
+                return
+            constraint.advance(token.astype(np.int64))
+            if len(kept) < len(rows):
+                constraint.keep(kept)
+                rows, done = rows[kept], done[kept]
+            legal = constraint.legal()
+
+    def _pinned(self, array: Bools) -> Tensor:
+        copy = torch.from_numpy(np.ascontiguousarray(array))
+        return copy.pin_memory() if self.on_gpu else copy
