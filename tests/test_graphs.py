@@ -1,4 +1,4 @@
-"""Answers drawn with everything on the device: the same as those of the plain loop. Runs on a GPU where there is one."""
+"""Answers drawn with everything on the device are those of the plain loop; on a GPU where there is one."""
 
 from __future__ import annotations
 
@@ -70,9 +70,7 @@ def test_greedy_answers_are_those_of_the_plain_loop(language: Language, prompts:
     ids=["plain", "top_p", "top_k", "short"],
 )
 @pytest.mark.parametrize(("language", "prompts"), [THEORIES, BRICKS, LETTERS], ids=["theories", "bricks", "letters"])
-def test_what_graphs_sample_is_what_is_trained(
-    language: Language, prompts: Sequence[str], sampling: Sampling
-) -> None:
+def test_what_graphs_sample_is_what_is_trained(language: Language, prompts: Sequence[str], sampling: Sampling) -> None:
     engine = make_engine(language, heads=3)
     tasks = [Task(str(i), prompt) for i, prompt in enumerate(prompts)]
     _, drawn = draw_both(engine, prompts, 40, sampling)
@@ -138,18 +136,35 @@ def test_the_same_seed_gives_the_same_answers_and_moves_the_stream_on() -> None:
     assert [go(again), go(again)] == [first, second]
 
 
-class DeadEnd(FixedConstraint):
-    """Nothing is legal at the third place; known only to the host."""
+class DeadEnd:
+    """Nothing is legal at the third place, and only the host knows."""
+
+    def __init__(self, rows: int, vocabulary: int) -> None:
+        self.rows, self.vocabulary, self.place = rows, vocabulary, 0
 
     def legal(self) -> np.ndarray:
-        return np.broadcast_to(self.allowed & (self.place < 2), (self.rows, len(self.allowed)))
-
-    place = 0
+        return np.full((self.rows, self.vocabulary), self.place < 2) & (np.arange(self.vocabulary) > 1)
 
     def advance(self, tokens: np.ndarray) -> None:
         self.place += 1
 
-    tables = None  # type: ignore[assignment]
+    def keep(self, rows: np.ndarray) -> None:
+        self.rows = len(rows)
+
+
+def test_a_dead_end_known_to_the_host_ends_the_answer() -> None:
+    engine = make_engine(LETTERS[0])
+    asked, constraint = [LETTERS[0].encode_prompt("x")], DeadEnd(3, len(LETTERS[0].vocabulary))
+    drawn = GraphDecoder(engine.model, 0).decode(asked, 3, constraint, 9, Sampling(), torch.Generator(DEVICE))
+    assert [(len(answer.tokens), answer.finish) for _, answer in drawn] == [(2, Finish.DEAD_END)] * 3
+
+
+def test_a_dead_end_in_tables_ends_the_answer() -> None:
+    engine = make_engine(LETTERS[0])
+    nothing = FixedConstraint(np.zeros(len(LETTERS[0].vocabulary), np.bool_), 3)
+    asked = [LETTERS[0].encode_prompt("x")]
+    drawn = GraphDecoder(engine.model, 0).decode(asked, 3, nothing, 9, Sampling(), torch.Generator(DEVICE))
+    assert [(len(answer.tokens), answer.finish) for _, answer in drawn] == [(0, Finish.DEAD_END)] * 3
 
 
 def test_tables_and_the_host_agree_on_random_walks() -> None:

@@ -65,6 +65,7 @@ ONLY_IN = {
     "peft": ("engines.torch",),
     "llguidance": (),  # an extra: only ever required
     "jax": ("engines.jax",),
+    "triton": ("engines.torch",),
     "tomllib": ("config",),
     "mujoco": (),  # an extra: only ever required
     "jsonschema": (),

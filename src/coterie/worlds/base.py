@@ -90,7 +90,7 @@ class Constraint(Protocol):
 
 @dataclass(frozen=True)
 class Tables:
-    """An automaton with one counter: a token is legal if both its state and, by the state's role, its count allow it."""
+    """An automaton with a counter: a token is legal if its state and, by the state's role, its count allow it."""
 
     transitions: NDArray[np.int32]  # [states, V] where each token leads
     legal: Bools  # [states, V]

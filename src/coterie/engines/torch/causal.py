@@ -35,7 +35,8 @@ class CausalEngine(TorchPolicy):
         if self.graphs is None:
             return f"{super().describe()}; answers drawn token by token"
         tabled = isinstance(self.language.constraint([]), TabledConstraint)
-        return f"{super().describe()}; answers drawn by captured graphs, {'masks in tables' if tabled else 'masks from the host'}"
+        masks = "in tables on it" if tabled else "from the host"
+        return f"{super().describe()}; answers drawn by captured graphs, masks {masks}"
 
     def sample(self, tasks: Sequence[Task], group_size: int, sampling: Sampling) -> Iterator[tuple[int, Group]]:
         language = self.language

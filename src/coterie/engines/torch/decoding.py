@@ -40,7 +40,11 @@ def choose_support(logits: Tensor, legal: Tensor, sampling: Sampling, temperatur
         legal = legal & (masked >= masked.topk(sampling.top_k, -1).values[:, -1:])
     if sampling.top_p >= 1:
         return legal
-    probs = (logits / (sampling.temperature if temperature is None else temperature)).masked_fill(~legal, -torch.inf).softmax(-1)
+    probs = (
+        (logits / (sampling.temperature if temperature is None else temperature))
+        .masked_fill(~legal, -torch.inf)
+        .softmax(-1)
+    )
     ordered, order = probs.sort(-1, descending=True)
     # A token stays if those before it do not reach top_p yet; so the likeliest always stays.
     kept = ordered.cumsum(-1) - ordered < sampling.top_p

@@ -1,8 +1,8 @@
-"""Draws answers on a GPU: a token of all rows is one captured graph, and the host is asked only for what it alone knows.
+"""Draws answers on a GPU: a token of all rows is one captured graph.
 
-A constraint in tables is followed by the device; the host launches ahead and learns a few tokens later who has finished.
-Any other constraint is asked on the host while the device already computes the next logits. Rows that have finished leave
-when a smaller bucket holds the others. On a CPU the same runs in plain torch, for tests.
+A constraint in tables is followed by the device; the host launches ahead and learns a few tokens later who has
+finished. Any other constraint is asked on the host while the device already computes the next logits. Finished rows
+leave when a smaller bucket holds the others. On a CPU the same runs in plain torch, for tests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from coterie.engines.base import Sampling
 from coterie.engines.torch.decoding import Drawn, choose_support
 from coterie.engines.torch.stepping import DEAD_END, GOING, LENGTH, STOP, Drawing, Rows
 from coterie.engines.torch.tables import DeviceTables
-from coterie.engines.torch.transformer import PolicyShape, Transformer
+from coterie.engines.torch.transformer import Block, PolicyShape, Transformer
 from coterie.rollouts import Bools, Finish, Ints
 from coterie.worlds.base import Constraint, TabledConstraint
 
@@ -50,10 +50,8 @@ class Memory:
         size = (slots + 1, shape.heads, length, shape.width // shape.heads)
         self.keys = [torch.empty(size, device=device) for _ in range(shape.depth)]
         self.values = [torch.empty(size, device=device) for _ in range(shape.depth)]
-        self.integers = torch.zeros(6, slots + 1, dtype=torch.int32, device=device)
-        self.report = self.integers[4:]  # what the host asks for: finish and drawn
         self.rows = Rows(
-            *self.integers.unbind(0),
+            numbers=torch.zeros(6, slots + 1, dtype=torch.int32, device=device),
             tokens=torch.zeros(slots + 1, answer, dtype=torch.int32, device=device),
             logprobs=torch.zeros(slots + 1, answer, device=device),
             support=torch.zeros(slots + 1, answer, (shape.vocabulary + 7) // 8, dtype=torch.uint8, device=device),
@@ -75,7 +73,7 @@ class Memory:
         first[0, :num_rows] = np.repeat([p[-1] for p in prompts], group_size)
         first[1, :num_rows] = np.repeat([len(p) - 1 for p in prompts], group_size)
         first[4, num_rows:] = STOP
-        self.integers.copy_(torch.from_numpy(first))
+        self.rows.numbers.copy_(torch.from_numpy(first))
         self.slots.copy_(torch.arange(self.scratch, device=self.slots.device))
         self.slots[num_rows:] = self.scratch
         self.temperature.fill_(sampling.temperature or 1.0)
@@ -84,7 +82,7 @@ class Memory:
 
 
 class PromptCache:
-    """What `Block` asks of a cache, for prompts that begin together: their keys and values go to all siblings' slots."""
+    """What `Block` asks of a cache, for prompts: their keys and values go to all siblings' slots."""
 
     def __init__(self, memory: Memory, group_size: int) -> None:
         self.memory, self.group_size, self.filled = memory, group_size, 0
@@ -121,7 +119,9 @@ class GraphDecoder:
         memory = self.memory
         if not self.on_gpu or (memory and memory.scratch >= len(prompts) * group_size and memory.length >= length):
             return len(prompts)
-        held = 0 if memory is None else memory.scratch * Memory.bytes_a_row(self.model.shape, memory.length, memory.answer)
+        held = (
+            0 if memory is None else memory.scratch * Memory.bytes_a_row(self.model.shape, memory.length, memory.answer)
+        )
         unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         free = torch.cuda.mem_get_info(self.device)[0] + unused + held
         rows = int(MEMORY_SHARE * free) // Memory.bytes_a_row(self.model.shape, length, max_tokens)
@@ -206,6 +206,7 @@ class GraphDecoder:
         slots = memory.slots[:bucket]
         x = model.embedding(memory.rows.token[slots])
         for layer, block in enumerate(model.blocks):
+            assert isinstance(block, Block)
             qkv = block.qkv(block.attention_norm(x))
             keys, values = memory.keys[layer], memory.values[layer]
             mixed = self.ops.attend(qkv, keys, values, memory.rows, slots, self.cos, self.sin)
@@ -229,6 +230,10 @@ class GraphDecoder:
         how = Drawing(memory.temperature, memory.max_tokens, self.end, greedy, tables)
         self.ops.draw(memory.rows, slots, logits, noise, support, how)
 
+    def _token(self, bucket: int, sampling: Sampling) -> None:
+        self._forward(bucket)
+        self._draw(bucket, sampling, tabled=True)
+
     def _graph(self, kind: str, bucket: int, sampling: Sampling) -> Callable[[], None]:
         """A token, or its forward pass or its draw alone."""
         greedy = sampling.temperature == 0
@@ -238,7 +243,7 @@ class GraphDecoder:
             works: dict[str, Callable[[], None]] = {
                 "forward": lambda: self._forward(bucket),
                 "draw": lambda: self._draw(bucket, sampling, tabled=False),
-                "token": lambda: (self._forward(bucket), self._draw(bucket, sampling, tabled=True))[0],
+                "token": lambda: self._token(bucket, sampling),
             }
             self.graphs[key] = self._capture(works[kind], bucket) if self.on_gpu else works[kind]
         return self.graphs[key]
@@ -280,7 +285,7 @@ class GraphDecoder:
             for _ in range(min(2 if bucket >= LARGE else 4, max_tokens - launched)):
                 token()
                 launched += 1
-            flying.append(self._ask(memory.report))
+            flying.append(self._ask(memory.rows.report))
 
         while not known.all() or ready:
             # Always two launches ahead, so that the device never waits and what leaves does not depend on the clock.

@@ -1,4 +1,4 @@
-"""The operations of `stepping.py` in Triton: a token of a small policy is then some forty launches, which a graph holds."""
+"""The operations of `stepping.py` in Triton: a token of a small policy is then some forty launches."""
 
 from __future__ import annotations
 

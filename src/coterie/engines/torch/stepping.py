@@ -1,7 +1,7 @@
 """One token for many rows whose cache stays where it is: the operations of a step, in plain torch.
 
-`small_kernels.py` has the same functions for a GPU. A row works on a slot of the cache and of `Rows`; which one, `slots`
-says, so that rows leave without anything being moved. The last slot is scratch, for the rows that fill up a bucket.
+`small_kernels.py` has the same functions for a GPU. A row works on a slot of the cache and of `Rows`; which one,
+`slots` says, so that rows leave without anything being moved. The last slot is scratch, for rows that fill up a bucket.
 """
 
 from __future__ import annotations
@@ -21,15 +21,43 @@ GOING, STOP, LENGTH, DEAD_END = 0, 1, 2, 3  # what `finish` holds
 class Rows:
     """What is known of every slot."""
 
-    token: Tensor  # [S] the last one, which the model has not seen yet
-    length: Tensor  # [S] how many it has seen
-    state: Tensor  # [S] of the constraint, where it is in tables
-    count: Tensor  # [S]
-    finish: Tensor  # [S]
-    drawn: Tensor  # [S] how many tokens the answer has; all of these int32
+    numbers: Tensor  # [6, S] int32, the six below
     tokens: Tensor  # [S, A] int32, the answers
     logprobs: Tensor  # [S, A]
     support: Tensor  # [S, A, ceil(V/8)] packed: what each token could have been
+
+    @property
+    def token(self) -> Tensor:
+        """The last one, which the model has not seen yet."""
+        return self.numbers[0]
+
+    @property
+    def length(self) -> Tensor:
+        """How many it has seen."""
+        return self.numbers[1]
+
+    @property
+    def state(self) -> Tensor:
+        """Of the constraint, where it is in tables."""
+        return self.numbers[2]
+
+    @property
+    def count(self) -> Tensor:
+        return self.numbers[3]
+
+    @property
+    def finish(self) -> Tensor:
+        return self.numbers[4]
+
+    @property
+    def drawn(self) -> Tensor:
+        """How many tokens the answer has."""
+        return self.numbers[5]
+
+    @property
+    def report(self) -> Tensor:
+        """[2, S] what the host asks for: finish and drawn."""
+        return self.numbers[4:]
 
 
 @dataclass(frozen=True)
@@ -50,7 +78,7 @@ def swiglu(gate_and_up: Tensor) -> Tensor:
 
 
 def attend(qkv: Tensor, keys: Tensor, values: Tensor, rows: Rows, slots: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn q and k [B, 3 * width] by their positions, append k and v to the slots [S, heads, L, D], attend: [B, width]."""
+    """Turn q and k of [B, 3 * width], append k and v to the slots [S, heads, L, D], attend: [B, width]."""
     place = rows.length[slots]
     q, k, v = qkv.view(len(qkv), 3, keys.shape[1], keys.shape[3]).unbind(1)  # [B, heads, D]
     c, s = cos[place][:, None], sin[place][:, None]
@@ -103,6 +131,6 @@ def draw(rows: Rows, slots: Tensor, logits: Tensor, noise: Tensor, support: Tens
 
 def pack_bits(mask: Tensor) -> Tensor:
     """[B, V] bool to [B, ceil(V/8)] bytes, the first in the highest bit."""
-    padded = F.pad(mask, (0, -mask.shape[1] % 8)).view(len(mask), -1, 8)
+    padded = F.pad(mask, (0, -mask.shape[1] % 8)).unflatten(1, (-1, 8))
     weights = 1 << torch.arange(7, -1, -1, device=mask.device)
     return (padded * weights).sum(-1).to(torch.uint8)

@@ -26,7 +26,9 @@ class DeviceTables:
     def upload(tables: Tables, device: torch.device) -> DeviceTables:
         integers = (tables.transitions, tables.role, tables.counts)
         transitions, role, counts = (torch.from_numpy(a.astype(np.int32)).to(device) for a in integers)
-        permitted, limits = (torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in (tables.legal, tables.limits))
+        permitted, limits = (
+            torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in (tables.legal, tables.limits)
+        )
         return DeviceTables(tables, transitions, permitted, role, limits, counts)
 
     def legal(self, state: Tensor, count: Tensor) -> Tensor:

@@ -1,0 +1,346 @@
+"""The GPU part of benchmarks/small.py: graphs checked against the plain loop, then timed."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from small import CASES, count, make_engine, sample
+
+from coterie.engines.base import Sampling
+from coterie.engines.torch import small_kernels, stepping
+from coterie.engines.torch.causal import CausalEngine
+from coterie.engines.torch.decoding import decode
+from coterie.engines.torch.learner import LearnerSettings
+from coterie.engines.torch.stepping import Drawing, Rows
+from coterie.engines.torch.tables import DeviceTables
+from coterie.engines.torch.transformer import Block, PolicyShape
+from coterie.rollouts import Completion, Group, Task, make_batch
+from coterie.worlds.base import Characters, TabledConstraint
+
+DEVICE = torch.device("cuda")
+FLOAT32_RATE, MEMORY_RATE = 60e12, 4.3e12  # what an H200 gives, operations and bytes a second
+
+
+def make_rows(slots: int, room: int, vocabulary: int) -> Rows:
+    """Poisoned, but for the numbers."""
+    numbers = torch.zeros(6, slots + 1, dtype=torch.int32, device=DEVICE)
+    tokens = torch.full((slots + 1, room), -7, dtype=torch.int32, device=DEVICE)
+    logprobs = torch.full((slots + 1, room), torch.nan, device=DEVICE)
+    support = torch.full((slots + 1, room, (vocabulary + 7) // 8), 77, dtype=torch.uint8, device=DEVICE)
+    numbers[4, -1] = stepping.STOP
+    return Rows(numbers, tokens, logprobs, support)
+
+
+def check_attention() -> str:
+    worst = 0.0
+    for heads, width, room, slots, batch in ((2, 24, 64, 5, 8), (8, 64, 576, 100, 96), (4, 128, 192, 40, 48)):
+        rows = make_rows(slots, 1, 8)
+        rows.length[:-1] = torch.randint(0, room - 1, (slots,), device=DEVICE)
+        rows.length[0] = 0
+        keys, values = torch.randn(2, slots + 1, heads, room, width, device=DEVICE)
+        for slot in range(slots):  # what has not been written must not be read
+            keys[slot, :, int(rows.length[slot]) :] = values[slot, :, int(rows.length[slot]) :] = torch.nan
+        used = torch.randperm(slots, device=DEVICE)[:batch]
+        idle = torch.full((batch - len(used),), slots, device=DEVICE)
+        mapping = torch.cat([used, idle]).int()
+        qkv = torch.randn(batch, 3 * heads * width, device=DEVICE)
+        angles = torch.arange(room, device=DEVICE)[:, None] * torch.rand(width // 2, device=DEVICE)
+        outcomes = []
+        for module in (stepping, small_kernels):
+            mine = keys.clone(), values.clone()
+            out = module.attend(qkv, *mine, rows, mapping, angles.cos(), angles.sin())
+            outcomes.append([out[: len(used)], *(x[:-1].nan_to_num(9.0) for x in mine)])
+        worst = max(worst, *(float((a - b).abs().max()) for a, b in zip(*outcomes, strict=True)))
+    assert worst < 5e-6, worst
+    gate = torch.randn(7, 2 * 1376, device=DEVICE)
+    apart = float((stepping.swiglu(gate) - small_kernels.swiglu(gate)).abs().max())
+    assert apart < 5e-6, apart
+    return f"attention {worst:.1e}, swiglu {apart:.1e} from plain torch"
+
+
+def check_draws() -> str:
+    from coterie.worlds.theory.language import TheoryLanguage
+
+    language = TheoryLanguage()
+    vocabulary = len(language.vocabulary)
+    constraint = language.constraint([Task("t", "")])
+    assert isinstance(constraint, TabledConstraint)
+    tables = DeviceTables.upload(constraint.tables, DEVICE)
+    worst = 0.0
+    for greedy in (False, True):
+        for masked in (False, True):
+            outcomes = []
+            for module in (stepping, small_kernels):
+                torch.manual_seed(3)
+                rows = make_rows(200, 5, vocabulary)
+                rows.state[:-1] = torch.randint(0, len(tables.role), (200,), device=DEVICE)
+                rows.drawn[:-1] = torch.randint(0, 5, (200,), device=DEVICE)
+                rows.finish[7] = stepping.LENGTH
+                slots = torch.cat([torch.randperm(200, device=DEVICE), torch.full((56,), 200, device=DEVICE)]).int()
+                logits = 3 * torch.randn(256, vocabulary, device=DEVICE)
+                noise = torch.empty_like(logits).exponential_()
+                support = torch.rand(256, vocabulary, device=DEVICE) < 0.1 if masked else None
+                limit = torch.tensor([5], dtype=torch.int32, device=DEVICE)
+                how = Drawing(torch.tensor([0.7], device=DEVICE), limit, 0, greedy, tables)
+                module.draw(rows, slots, logits, noise, support, how)
+                outcomes.append(rows)
+            for field in fields(Rows):
+                a, b = (getattr(rows, field.name) for rows in outcomes)
+                if field.name == "logprobs":
+                    assert torch.equal(a.isnan(), b.isnan())
+                    worst = max(worst, float((a - b).nan_to_num().abs().max()))
+                else:
+                    assert torch.equal(a, b), field.name
+    assert worst < 5e-6, worst
+    return f"draws alike, log-probabilities {worst:.1e} apart"
+
+
+def pack(completion: Completion) -> bytes:
+    assert completion.legal is not None
+    return completion.legal.tobytes()
+
+
+def check_answers(name: str) -> str:
+    """Greedy answers of the loop, log-probabilities of the learner, at every way of narrowing."""
+    engine, tasks = make_engine(CASES[name], "cuda")
+    tasks = tasks[:4]
+    with torch.no_grad():
+        for weight in engine.model.parameters():
+            weight.mul_(1.5)
+    graphs, told = engine.graphs, []
+    greedy = sample(engine, tasks, 8, 1, temperature=0.0)
+    engine.graphs = None
+    plain = sample(engine, tasks, 8, 1, temperature=0.0)
+    engine.graphs = graphs
+    same = [
+        np.array_equal(a.tokens, b.tokens) and pack(a) == pack(b)
+        for one, other in zip(greedy, plain, strict=True)
+        for a, b in zip(one.completions, other.completions, strict=True)
+    ]
+    told.append(f"greedy {sum(same)}/{len(same)} identical")
+    assert all(same), told
+    for how in ({}, {"temperature": 0.7, "top_p": 0.9}, {"top_k": 5}, {"max_tokens": 9}):
+        told.append(f"{how or 'plain'} {ratio_error(engine, sample(engine, tasks, 32, 1, **how), how):.1e}")
+    again = [sample(engine, tasks, 32, 5)[0].answers for _ in range(2)]
+    assert again[0] == again[1], "the same seed gives other answers"
+    return "; ".join(told)
+
+
+def ratio_error(engine: CausalEngine, groups: Sequence[Group], how: dict[str, Any], limit: float = 1e-5) -> float:
+    """How far the sampler's log-probabilities are from the learner's."""
+    batch = make_batch(groups, np.zeros((len(groups), len(groups[0].completions))))
+    again = engine.learner.logprobs(engine.model, batch, how.get("temperature", 1.0))
+    worst = float(np.abs(again - batch.logprobs).max())
+    assert worst < limit, worst
+    return worst
+
+
+def check_distribution() -> str:
+    language = Characters("abcdef", max_tokens=2)
+    engine = CausalEngine(language, PolicyShape(len(language.vocabulary), 48, 2, 3), LearnerSettings(), 0, "cuda")
+    with torch.no_grad():
+        for weight in engine.model.parameters():
+            weight.mul_(3.0)
+    [group] = sample(engine, [Task("t", "x")], 40_000, 1)
+    first = [(int(c.tokens[2]), float(np.exp(c.logprobs[2]))) for c in group.completions]
+    chances = dict(first)
+    counts = np.bincount([token for token, _ in first], minlength=max(chances) + 1)
+    chi_square = sum((counts[token] - 40_000 * p) ** 2 / (40_000 * p) for token, p in chances.items())
+    assert chi_square < 28, chi_square  # p < .0001 for six degrees of freedom
+    return f"chi-square {chi_square:.1f} with 6 degrees of freedom"
+
+
+def seconds(work: Callable[[], Any], repeats: int) -> float:
+    """The best of several, the device idle before and after."""
+    best = float("inf")
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def time_case(name: str) -> dict[str, float]:
+    """Tokens a second of the loop, of graphs alone and with completions made, and of the floor."""
+    case = CASES[name]
+    engine, tasks = make_engine(case, "cuda")
+    language, graphs = engine.language, engine.graphs
+    assert graphs is not None
+    prompts = [language.encode_prompt(task.prompt) for task in tasks]
+    siblings = [task for task in tasks for _ in range(case.group_size)]
+    start = time.perf_counter()
+    groups = sample(engine, tasks, case.group_size, 1)
+    first = time.perf_counter() - start
+    tokens = count(groups)
+    ratio = ratio_error(engine, groups, {})
+
+    def only_drawn() -> None:
+        stream = torch.Generator("cuda").manual_seed(1)
+        for _ in graphs.decode(
+            prompts, case.group_size, language.constraint(siblings), language.max_tokens, Sampling(), stream
+        ):
+            pass
+
+    def loop() -> None:
+        stream = torch.Generator("cuda").manual_seed(1)
+        for _ in decode(
+            engine.model, prompts, case.group_size, language.constraint(siblings), language.end, language.max_tokens,
+            Sampling(), stream,
+        ):  # fmt: skip
+            pass
+
+    whole = seconds(lambda: sample(engine, tasks, case.group_size, 1), 4)
+    device = seconds(only_drawn, 4)
+    lengths = [int(c.chosen.sum()) for g in groups for c in g.completions]
+    figures = {
+        "tokens": tokens,
+        "longest": max(lengths),
+        "first call s": first,
+        "ratio error": ratio,
+        "loop tok/s": tokens / seconds(loop, 1),
+        "graphs tok/s": tokens / device,
+        "with completions tok/s": tokens / whole,
+        "floor tok/s": tokens / floor_seconds(engine, np.array(lengths), float(np.mean([len(p) for p in prompts]))),
+    }
+    if not isinstance(language.constraint(siblings[:1]), TabledConstraint):
+        figures["masks alone, rows/s"] = time_masks(engine, tasks, case.group_size)
+    return figures
+
+
+def floor_seconds(engine: CausalEngine, lengths: np.ndarray[Any, Any], prompt: float) -> float:
+    """Operations at the rate of float32 or bytes at that of memory, whichever takes longer, token by token."""
+    shape = engine.model.shape
+    weights = sum(p.numel() for p in engine.model.parameters()) - shape.vocabulary * shape.width
+    total = 0.0
+    for t in range(int(lengths.max())):
+        rows = int((lengths > t).sum())
+        seen = rows * (prompt + t) * shape.width * shape.depth
+        operations = 2 * rows * weights + 4 * seen
+        total += max(operations / FLOAT32_RATE, (4 * weights + 8 * seen) / MEMORY_RATE)
+    return total
+
+
+def time_masks(engine: CausalEngine, tasks: Sequence[Task], group_size: int) -> float:
+    """Rows a second that the constraint alone could serve, on random structures."""
+    constraint = engine.language.constraint([task for task in tasks for _ in range(group_size)])
+    rng, spent, served = np.random.default_rng(0), 0.0, 0
+    for _ in range(60):
+        start = time.perf_counter()
+        legal = constraint.legal()
+        spent += time.perf_counter() - start
+        legal = legal.copy()
+        legal[:, engine.language.end] = False
+        token = (rng.random(legal.shape) * legal).argmax(1)
+        start = time.perf_counter()
+        constraint.advance(token)
+        spent += time.perf_counter() - start
+        served += len(token)
+    return served / spent
+
+
+def time_parts() -> dict[str, Any]:
+    """Milliseconds of a replay by bucket, and of its parts at the largest."""
+    engine, tasks = make_engine(CASES["theory 2,048"], "cuda")
+    graphs = engine.graphs
+    assert graphs is not None
+    found: dict[str, Any] = {}
+    sample(engine, tasks, 64, 1)  # there is room for full answers from here on
+    memory = graphs.memory
+    assert memory is not None
+    rows = memory.rows
+    with torch.inference_mode():
+        for bucket in (2048, 1024, 512, 128, 16):
+            memory.slots.copy_(torch.arange(len(memory.slots), device=DEVICE))
+            token = graphs._graph("token", bucket, Sampling())
+            for length in (32, 128):
+                found[f"{bucket} rows at {length}"] = 1e3 * seconds(partial(replay, token, rows, length), 3) / 20
+        slots, qkv = memory.slots, torch.randn(2048, 3 * 512, device=DEVICE)
+        history = memory.keys[0], memory.values[0]
+        attend = partial(small_kernels.attend, qkv, *history, rows, slots, graphs.cos, graphs.sin)
+        for length in (32, 128):
+            rows.length.fill_(length)
+            found[f"attention at {length}"] = 1e3 * in_graph(attend)
+        x, up, half = (torch.randn(2048, width, device=DEVICE) for width in (512, 2 * 1376, 1376))
+        block = engine.model.blocks[0]
+        assert isinstance(block, Block)
+        found["qkv product"] = 1e3 * in_graph(partial(block.qkv, x))
+        found["gate and up product"] = 1e3 * in_graph(partial(block.gate_and_up, x))
+        found["down product"] = 1e3 * in_graph(partial(x.addmm_, half, block.down.weight.t()))
+        found["norm"] = 1e3 * in_graph(partial(block.mlp_norm, x))
+        found["swiglu"] = 1e3 * in_graph(partial(small_kernels.swiglu, up))
+        found["draw"] = 1e3 * in_graph(partial(graphs._draw, 2048, Sampling(), True), graphs.generator)
+    return found
+
+
+def replay(token: Callable[[], None], rows: Rows, length: int) -> None:
+    """A token twenty times, always at the same length."""
+    for _ in range(20):
+        rows.numbers[2:] = 0
+        rows.length.fill_(length)
+        rows.state.fill_(5)
+        token()
+
+
+def in_graph(work: Callable[[], Any], generator: torch.Generator | None = None) -> float:
+    """Seconds of one of ten in a graph."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        work()
+        side.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        if generator is not None:
+            graph.register_generator_state(generator)
+        graph.capture_begin()
+        for _ in range(10):
+            work()
+        graph.capture_end()
+    return seconds(graph.replay, 5) / 10
+
+
+def with_tf32() -> dict[str, float]:
+    """The same with matrix products in TF32, in sampler and learner alike."""
+    torch.set_float32_matmul_precision("high")
+    try:
+        case = CASES["theory 2,048"]
+        engine, tasks = make_engine(case, "cuda")
+        groups = sample(engine, tasks, case.group_size, 1)
+        whole = seconds(lambda: sample(engine, tasks, case.group_size, 1), 4)
+        return {"with completions tok/s": count(groups) / whole, "ratio error": ratio_error(engine, groups, {}, 1.0)}
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def on_gpu() -> dict[str, Any]:
+    parts: dict[str, Callable[[], Any]] = {
+        "attention kernel": check_attention,
+        "draw kernel": check_draws,
+        "theory answers": lambda: check_answers("theory example"),
+        "bricks answers": lambda: check_answers("bricks default"),
+        "distribution": check_distribution,
+        **{name: partial(time_case, name) for name in CASES},
+        "TF32, theory 2,048": with_tf32,
+        "ms of a token, theory 2,048": time_parts,
+    }
+    found: dict[str, Any] = {"device": torch.cuda.get_device_name()}
+    for name, part in parts.items():
+        start = time.perf_counter()
+        try:
+            found[name] = part()
+        except Exception:  # one part that fails must not lose the others
+            found[name] = "FAILED"
+            traceback.print_exc()
+        print(f"{name} ({time.perf_counter() - start:.1f} s)", flush=True)
+    for name, figures in found.items():
+        if isinstance(figures, dict):
+            figures = "  ".join(f"{key} {value:,.4g}" for key, value in figures.items())
+        print(f"{name}: {figures}")
+    return found
