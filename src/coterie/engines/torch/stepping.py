@@ -91,8 +91,8 @@ def attend(qkv: Tensor, keys: Tensor, values: Tensor, rows: Rows, slots: Tensor,
     longest = int(place.max()) + 1
     seen = (torch.arange(longest, device=qkv.device) <= place[:, None])[:, None, None]
     # Where nothing has been written yet anything may stand, and NaN times 0 is NaN.
-    history = [x[slots, :, :longest].masked_fill(~seen.mT, 0.0) for x in (keys, values)]
-    return F.scaled_dot_product_attention(turn(q)[:, :, None], *history, attn_mask=seen).flatten(1)
+    k, v = (x[slots, :, :longest].masked_fill(~seen.mT, 0.0) for x in (keys, values))
+    return F.scaled_dot_product_attention(turn(q)[:, :, None], k, v, attn_mask=seen).flatten(1)
 
 
 def draw(rows: Rows, slots: Tensor, logits: Tensor, noise: Tensor, support: Tensor | None, how: Drawing) -> None:
@@ -131,6 +131,6 @@ def draw(rows: Rows, slots: Tensor, logits: Tensor, noise: Tensor, support: Tens
 
 def pack_bits(mask: Tensor) -> Tensor:
     """[B, V] bool to [B, ceil(V/8)] bytes, the first in the highest bit."""
-    padded = F.pad(mask, (0, -mask.shape[1] % 8)).unflatten(1, (-1, 8))
+    padded: Tensor = F.pad(mask, (0, -mask.shape[1] % 8)).unflatten(1, (-1, 8))
     weights = 1 << torch.arange(7, -1, -1, device=mask.device)
     return (padded * weights).sum(-1).to(torch.uint8)
