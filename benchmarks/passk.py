@@ -5,7 +5,8 @@
 Every arm starts from its seed's cold start and samples the same number of answers to the same kind of tasks.
 Each run is a process of its own. At milestones it is judged on held-out tasks: the mean and the best of 64 answers,
 validity, success. The table compares the last milestone that every run has reached; what was finished before is
-not run again. `table.md` and `results.json` are written to --out, and the best machine of each arm as JSON.
+not run again. `table.md` and `results.json` are written to --out, and the best machine of each arm as JSON;
+`--out runs/passk --pictures docs/images` draws these, and trains nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -156,18 +158,42 @@ def table(results: list[dict[str, Any]], kinds: str) -> str:
     return "\n".join(lines)
 
 
-def champions(results: list[dict[str, Any]], out: Path) -> None:
-    """The best machine that each arm showed at any milestone."""
-    for number, arm in enumerate(ARMS):
-        for kinds in {r["kinds"] for r in results}:
-            seen = [
-                m["champion"] for r in results if (r["arm"], r["kinds"]) == (arm, kinds) for m in r["milestones"][1:]
-            ]
-            if seen:
-                best = max(seen, key=lambda champion: champion["total"])
-                name = slug("best", kinds, number, ARMS[arm]["advantage"])
-                (out / f"{name}.json").write_text(best["answer"] + "\n")
-                (out / f"{name}.txt").write_text(f"{arm}: {best['total']:.3f} on {best['task']}\n")
+def champions(results: list[dict[str, Any]]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Of each kind and arm the best machine that it showed at any milestone."""
+    for kinds in dict.fromkeys(r["kinds"] for r in results):
+        for arm in ARMS:
+            runs = [r for r in results if (r["arm"], r["kinds"]) == (arm, kinds)]
+            if seen := [m["champion"] for r in runs for m in r["milestones"][1:]]:
+                yield kinds, arm, max(seen, key=lambda champion: champion["total"])
+
+
+def write_champions(results: list[dict[str, Any]], out: Path) -> None:
+    for kinds, arm, best in champions(results):
+        name = slug("best", kinds, list(ARMS).index(arm), ARMS[arm]["advantage"])
+        (out / f"{name}.json").write_text(best["answer"] + "\n")
+        (out / f"{name}.txt").write_text(f"{arm}: {best['total']:.3f} on {best['task']}\n")
+
+
+def draw_champions(results: list[dict[str, Any]], folder: Path) -> None:
+    """A picture a kind, machines-best-KIND.png: a strip for each arm, on the task that its machine did best."""
+    from PIL import Image
+
+    from coterie.worlds.load import load_world
+    from coterie.worlds.machines.goals import goal_of
+    from coterie.worlds.machines.picture import draw_strip
+    from coterie.worlds.machines.tree import read_machine
+
+    world, strips = load_world("machines"), dict[str, list[Any]]()
+    tasks = {task.id: task for task in world.tasks("heldout")}
+    for kinds, arm, best in champions(results):
+        print(f"{kinds}, {arm}: {best['total']:.1f} on {best['task']}")
+        strip = draw_strip(read_machine(best["answer"]), goal_of(tasks[best["task"]]).scene, 5, (250, 180))
+        strips.setdefault(kinds, []).append(strip)
+    for kinds, rows in strips.items():
+        sheet = Image.new("RGB", (rows[0].width, sum(row.height for row in rows)))
+        for number, row in enumerate(rows):
+            sheet.paste(row, (0, number * row.height))
+        sheet.save(folder / f"{slug('machines-best', kinds)}.png")
 
 
 def read_options() -> argparse.Namespace:
@@ -183,6 +209,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="runs at a time")
     parser.add_argument("--minutes", type=float, default=600.0, help="after which runs stop at their next step")
     parser.add_argument("--out", type=Path, default=Path("runs/passk"))
+    parser.add_argument("--pictures", type=Path, help="a folder for pictures of a finished study's best machines")
     parser.add_argument("--until", type=float, default=0.0, help=argparse.SUPPRESS)
     parser.add_argument("--part", nargs="*", help=argparse.SUPPRESS)  # what a child process does
     options = parser.parse_args()
@@ -199,6 +226,10 @@ def main() -> None:
     if options.part:
         arm, kinds, rate, seed, base, result = options.part
         run_arm(arm, kinds, rate, int(seed), Path(base), Path(result), options)
+        return
+
+    if options.pictures:
+        draw_champions(json.loads((options.out / "results.json").read_text()), options.pictures)
         return
 
     def child(*part: str) -> None:
@@ -228,7 +259,7 @@ def main() -> None:
         list(pool.map(lambda job: child(*map(str, job[:-1]), str(bases[job[1], job[3]]), str(job[-1])), todo))
     results = [json.loads(job[-1].read_text()) for job in jobs if job[-1].exists()]
     (options.out / "results.json").write_text(json.dumps(results))
-    champions(results, options.out)
+    write_champions(results, options.out)
     text = "\n\n".join(table(results, kinds) for kinds in options.kinds)
     (options.out / "table.md").write_text(text + "\n")
     print(text)

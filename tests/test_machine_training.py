@@ -66,3 +66,15 @@ def test_the_studys_table_compares_what_every_run_reached() -> None:
         f"| standardized, learning rate 5e-4 | 5,120 | 2 | 22.0 ± 2.0 | 11.0 ± 1.0 | {rest}",
         f"| pass@4, learning rate 5e-4 | 5,120 | 1 | 30.0 ± 0.0 | 15.0 ± 0.0 | {rest}",
     ]
+
+
+def test_what_an_example_comes_to_is_told_before_and_after() -> None:
+    before = {"best@64": 7.0, "reward": 1.25, "valid": 1.0, "success": 0.05}
+    after = {"best@64": 21.0, "reward": 9.5, "valid": 0.99, "success": 0.5}
+    tell = runpy.run_path(str(BENCHMARKS / "machine_training.py"))["tell"]
+    assert tell(before, after, 64).splitlines() == [
+        "| | best of 64 | mean | valid % | success % |",
+        "|---|---|---|---|---|",
+        "| cold start | 7.0 | 1.2 | 100.0 | 5.0 |",
+        "| trained | 21.0 | 9.5 | 99.0 | 50.0 |",
+    ]

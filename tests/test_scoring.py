@@ -91,6 +91,23 @@ def test_a_slow_group_is_given_the_limit_an_answer(scorer: Scorer) -> None:
     assert scorer.slow
 
 
+class Counting(Touchy):
+    """Scores an answer by how many it was judged with."""
+
+    def score(self, task: Task, answers: Sequence[str]) -> list[Score]:
+        return [Score(float(len(answers))) for _ in answers]
+
+
+class Comparing(Counting):
+    compares_siblings = True
+
+
+@pytest.mark.parametrize(("world", "together"), [(Counting(), [16] * 32 + [8] * 8), (Comparing(), [40] * 40)])
+def test_a_large_group_goes_out_in_shares_unless_siblings_are_compared(world: World, together: list[int]) -> None:
+    with Scorer(world, 2, 60.0) as scorer:
+        assert [s.total for s in scorer.score(TASK, [str(i) for i in range(40)])] == together
+
+
 def test_scoring_goes_on_beside_other_work(scorer: Scorer) -> None:
     scorer.prefetch(Task("a", ""), ["slow1"])
     scorer.prefetch(Task("b", ""), ["slow2"])

@@ -86,6 +86,7 @@ def test_evaluation_tells_pass_at_k_and_every_part(sums_trainer: GRPOTrainer) ->
     assert {"pass@1", "pass@4", "valid", "success", "distinct", "rewards/near"} <= metrics.keys()
     assert metrics["pass@1"] == pytest.approx(metrics["success"])
     assert metrics["pass@4"] == np.mean([any(score.success for score in group) for group in scores])
+    assert metrics["best@4"] == np.mean([max(score.total for score in group) for group in scores])
 
 
 def test_pass_at_k_by_hand() -> None:

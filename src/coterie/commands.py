@@ -182,8 +182,8 @@ def evaluate(words: Words) -> int:
     """\
 coterie eval RUN [--tasks 200] [--samples 1] [--split heldout] [--temperature T] [--checkpoint best] [--json]
 
-Judges the policy on held-out tasks: pass@1, pass@k for k samples, validity, each part of the reward. For bricks,
---rejection, --rollback and --best-of N build as BrickGPT does, one structure at a time.
+Judges the policy on held-out tasks: pass@1, pass@k and the best of k for k samples, validity, each part of the
+reward. For bricks, --rejection, --rollback and --best-of N build as BrickGPT does, one structure at a time.
 
   coterie eval runs/first --tasks 500 --samples 8 --temperature 0.7
 """

@@ -51,11 +51,12 @@ def summarize(groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> Met
 
 
 def evaluate_groups(groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> Metrics:
-    """`summarize`, and pass@1 and pass@k for k the number of answers a task."""
+    """`summarize`, and for k the number of answers a task: pass@1, pass@k, and the mean of the best of k."""
     size = len(scores[0])
+    best = {f"best@{size}": float(np.mean([max(score.total for score in group) for group in scores]))}
     right = [sum(score.success for score in group) for group in scores]
     passes = {f"pass@{k}": float(np.mean([pass_at_k(size, r, k) for r in right])) for k in sorted({1, size})}
-    return {**summarize(groups, scores), **passes}
+    return {**summarize(groups, scores), **passes, **best}
 
 
 def rollout_rows(

@@ -1,9 +1,9 @@
 """Scores groups in worker processes, so that a world that hangs, dies or raises costs one answer.
 
-A group goes to a worker whole. If the worker does not come back within one answer's time limit,
-dies, or raises, the group is scored again answer by answer, each on its own, and whoever fails then
-is the culprit. Equal answers to a task are scored once, and what is already being scored is waited
-for: `prefetch` starts the work while sampling goes on, `score` collects it.
+A group goes to workers in shares of some answers; whole, where siblings are compared. If a worker does
+not come back within one answer's time limit, dies, or raises, its share is scored again answer by answer,
+each on its own, and whoever fails then is the culprit. Equal answers to a task are scored once, and what
+is already being scored is waited for: `prefetch` starts the work while sampling goes on, `score` collects it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from coterie.rollouts import Group, Score, Task
 from coterie.worlds.base import World
 
 CACHE_SIZE = 100_000
+SHARE = 16  # answers: a large group then keeps every worker busy to its end
 # fork starts a worker in milliseconds and needs neither a picklable world nor a guarded main module.
 START_METHOD = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
 
@@ -153,7 +154,10 @@ class Scorer:
             return
         promised: list[Future[Score]] = [Future() for _ in fresh]
         self.cache.update(zip(fresh, promised, strict=True))
-        self._threads.submit(self._fulfil, task, list(fresh.values()), promised)
+        share = len(fresh) if self.world.compares_siblings else SHARE
+        for first in range(0, len(fresh), share):
+            part = slice(first, first + share)
+            self._threads.submit(self._fulfil, task, list(fresh.values())[part], promised[part])
 
     def _keys(self, task: Task, answers: Sequence[str]) -> list[tuple[str, str]]:
         """What each score is remembered by: the answer, or its place among siblings where these matter."""

@@ -70,7 +70,7 @@ class CausalEngine(TorchPolicy):
             tokens=np.concatenate([np.array(prompt, np.int64), answer.tokens]),
             chosen=np.concatenate([blank.astype(np.bool_), np.ones(len(answer.tokens), np.bool_)]),
             logprobs=np.concatenate([blank, answer.logprobs]),
-            legal=answer.support.copy(),
+            legal=None if answer.support is None else answer.support.copy(),
             text=self.language.decode([*begun, *answer.tokens.tolist()]),
             finish=answer.finish,
         )

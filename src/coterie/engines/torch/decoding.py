@@ -26,7 +26,7 @@ class Drawn:
 
     tokens: Ints  # [A]
     logprobs: Floats  # [A]
-    support: Bits  # [A, ceil(V/8)] what could have been drawn at each place
+    support: Bits | None  # [A, ceil(V/8)] what could have been drawn at each place; None if that was everything
     finish: Finish
 
 

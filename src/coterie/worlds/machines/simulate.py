@@ -144,21 +144,18 @@ def _check(model: Any, states: Numbers) -> None:
 def _loads(machine: Machine, built: Built, measured: Numbers) -> NDArray[np.bool_]:
     """[steps, watched]: whether an attachment bears more than it can."""
     over = np.zeros((len(measured), len(built.watched)), np.bool_)
-    column = 0
-    for i, number in enumerate(built.watched):
-        force, torque = built.limits[i]
-        if machine.places[number] is not None:
-            six = measured[:, column : column + 6]
-            over[:, i] = (np.linalg.norm(six[:, :3], axis=1) > force) | (np.linalg.norm(six[:, 3:], axis=1) > torque)
-            column += 6
-            continue
-        value = np.abs(measured[:, column])
+    held = np.array([machine.places[number] is not None for number in built.watched], np.bool_)
+    columns = np.cumsum(np.where(held, 6, 1)) - np.where(held, 6, 1)
+    # All attachments at once: force and torque, three numbers each.
+    six = measured[:, columns[held, None] + np.arange(6)].reshape(len(measured), -1, 2, 3)
+    over[:, held] = (np.linalg.norm(six, axis=-1) > built.limits[held]).any(-1)
+    for i in np.flatnonzero(~held):
+        number, value = built.watched[i], np.abs(measured[:, columns[i]])
         block = BLOCKS[machine.parts[number].kind]
         if block.motion is Motion.BAND:
             rest = built.model.tendon_lengthspring[built.model.tendon(name_of(number)).id, 1]
             value = block.stiffness * (value - rest)
-        over[:, i] = value > force
-        column += 1
+        over[:, i] = value > built.limits[i, 0]
     return over
 
 

@@ -1,0 +1,281 @@
+"""The decoder's operations as Triton kernels; `twins` says in plain PyTorch what each computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from coterie.engines.torch.decoder.slots import ENDS, Slots
+from coterie.engines.torch.decoder.twins import Turning
+
+CHUNK = 4096  # logits a program of `_weigh` reads
+
+
+@triton.jit
+def _add_norm(stream, more, weight, out, width, eps, ADD: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < width
+    x = tl.load(stream + row * width + at, mask=inside, other=0.0)
+    if ADD:
+        y = tl.load(more + row * width + at, mask=inside, other=0.0)
+        x = (x.to(tl.float32) + y.to(tl.float32)).to(x.dtype)
+        tl.store(stream + row * width + at, x, mask=inside)
+    full = x.to(tl.float32)
+    full = full * tl.rsqrt(tl.sum(full * full) / width + eps)
+    w = tl.load(weight + at, mask=inside, other=0.0)
+    tl.store(out + row * width + at, (full.to(x.dtype).to(tl.float32) * w.to(tl.float32)).to(x.dtype), mask=inside)
+
+
+def add_norm(stream: Tensor, more: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+    rows, width = stream.shape
+    out = torch.empty_like(stream)
+    block = triton.next_power_of_2(width)
+    _add_norm[(rows,)](
+        stream, stream if more is None else more, weight, out, width, eps, more is not None, block,
+        num_warps=4 if block <= 2048 else 8,
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _gate(gate_up, out, inner, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < inner
+    g = tl.load(gate_up + row * 2 * inner + at, mask=inside, other=0.0)
+    u = tl.load(gate_up + row * 2 * inner + inner + at, mask=inside, other=0.0)
+    full = g.to(tl.float32)
+    gated = (full / (1.0 + tl.exp(-full))).to(g.dtype)
+    tl.store(out + row * inner + at, (gated.to(tl.float32) * u.to(tl.float32)).to(g.dtype), mask=inside)
+
+
+def gate(gate_up: Tensor) -> Tensor:
+    rows, inner = gate_up.shape[0], gate_up.shape[1] // 2
+    out = gate_up.new_empty(rows, inner)
+    _gate[(rows, triton.cdiv(inner, 1024))](gate_up, out, inner, 1024, num_warps=4)
+    return out
+
+
+@triton.jit
+def _ready(at, heads, d, WIDTH: tl.constexpr, cos, sin, weight, eps, ok, NORM: tl.constexpr, TURN: tl.constexpr):
+    """[heads, width] at an address, normalized and turned where that is wanted."""
+    x = tl.load(at + heads * WIDTH + d, mask=ok, other=0.0)
+    if TURN:
+        kind = x.dtype
+        half: tl.constexpr = WIDTH // 2
+        other = tl.where(d < half, d + half, d - half)
+        full = x.to(tl.float32)
+        y = tl.load(at + heads * WIDTH + other, mask=ok, other=0.0).to(tl.float32)
+        if NORM:
+            scale = tl.rsqrt(tl.sum(full * full, 1) / WIDTH + eps)[:, None]
+            w = tl.load(weight + d, mask=d < WIDTH, other=0.0).to(tl.float32)
+            w_other = tl.load(weight + other, mask=d < WIDTH, other=0.0).to(tl.float32)
+            full = ((full * scale).to(kind).to(tl.float32) * w).to(kind).to(tl.float32)
+            y = ((y * scale).to(kind).to(tl.float32) * w_other).to(kind).to(tl.float32)
+        x = (full * cos + tl.where(d < half, -y, y) * sin).to(kind)
+    return x
+
+
+@triton.jit
+def _sweep(
+    query, keys, values, count, best, total, mixed, scaling, d,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Attend to `count` places that lie under each other, going on from what was found before."""
+    at = tl.arange(0, BLOCK)
+    for start in range(0, count, BLOCK):
+        place = start + at
+        ok = (place < count)[:, None] & (d < WIDTH)
+        key = tl.load(keys + place[:, None] * WIDTH + d, mask=ok, other=0.0)
+        value = tl.load(values + place[:, None] * WIDTH + d, mask=ok, other=0.0)
+        score = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scaling
+        score = tl.where((place < count)[None, :], score, -float("inf"))
+        peak = tl.maximum(best, tl.max(score, 1))
+        fade = tl.exp(best - peak)
+        weight = tl.exp(score - peak[:, None])
+        total = total * fade + tl.sum(weight, 1)
+        mixed = mixed * fade[:, None] + tl.dot(weight.to(value.dtype), value, input_precision=PRECISION)
+        best = peak
+    return best, total, mixed
+
+
+@triton.jit
+def _attend(
+    q, k, v, q_row, k_row, v_row, cos, sin, q_weight, k_weight, eps,
+    prompt_keys, prompt_values, keys, values, active, prompt, prompt_length, length, out, scaling,
+    prompt_places, places,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, WIDTH: tl.constexpr, WIDTH_PAD: tl.constexpr,
+    BLOCK: tl.constexpr, TURN: tl.constexpr, NORM: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    row, head = tl.program_id(0), tl.program_id(1)
+    slot = tl.load(active + row).to(tl.int64)
+    which = tl.load(prompt + slot).to(tl.int64)
+    before = tl.load(prompt_length + which)
+    past = tl.load(length + slot)
+    d = tl.arange(0, WIDTH_PAD)[None, :]
+    g = tl.arange(0, GROUP_PAD)[:, None]
+    one = tl.zeros([1, 1], tl.int32)
+    turn_cos, turn_sin = 0.0, 0.0
+    if TURN:
+        position = (before + past).to(tl.int64)
+        turn_cos = tl.load(cos + position * WIDTH + d, mask=d < WIDTH, other=0.0).to(tl.float32)
+        turn_sin = tl.load(sin + position * WIDTH + d, mask=d < WIDTH, other=0.0).to(tl.float32)
+    ok = (g < GROUP) & (d < WIDTH)
+    query = _ready(
+        q + row * q_row + head * GROUP * WIDTH, g, d, WIDTH, turn_cos, turn_sin, q_weight, eps, ok, NORM, TURN
+    )
+    key = _ready(
+        k + row * k_row + head * WIDTH, one, d, WIDTH, turn_cos, turn_sin, k_weight, eps, d < WIDTH, NORM, TURN
+    )
+    value = tl.load(v + row * v_row + head * WIDTH + d, mask=d < WIDTH, other=0.0)
+    own = (slot * KV_HEADS + head) * places * WIDTH
+    tl.store(keys + own + past * WIDTH + d, key, mask=d < WIDTH)
+    tl.store(values + own + past * WIDTH + d, value, mask=d < WIDTH)
+    # The token itself comes first, from registers; then its prompt, then its answer so far.
+    best = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scaling
+    total = tl.full([GROUP_PAD], 1.0, tl.float32)
+    mixed = tl.zeros([GROUP_PAD, WIDTH_PAD], tl.float32) + value.to(tl.float32)
+    shared = (which * KV_HEADS + head) * prompt_places * WIDTH
+    best, total, mixed = _sweep(
+        query, prompt_keys + shared, prompt_values + shared, before, best, total, mixed, scaling, d,
+        WIDTH, BLOCK, PRECISION,
+    )  # fmt: skip
+    best, total, mixed = _sweep(
+        query, keys + own, values + own, past, best, total, mixed, scaling, d, WIDTH, BLOCK, PRECISION
+    )
+    mixed = mixed / total[:, None]
+    heads = KV_HEADS * GROUP
+    tl.store(out + (row * heads + head * GROUP + g).to(tl.int64) * WIDTH + d, mixed.to(query.dtype), mask=ok)
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, slots: Slots, layer: int, active: Tensor, scaling: float,
+    turning: Turning | None = None,
+) -> Tensor:  # fmt: skip
+    rows, heads, width = query.shape
+    kv_heads = key.shape[1]
+    out = torch.empty(rows, heads * width, dtype=query.dtype, device=query.device)
+    nothing = query  # stands where a pointer is not read
+    norm = turning is not None and turning.query_weight is not None
+    options: dict[str, Any] = {
+        "KV_HEADS": kv_heads,
+        "GROUP": heads // kv_heads,
+        "GROUP_PAD": max(16, triton.next_power_of_2(heads // kv_heads)),
+        "WIDTH": width,
+        "WIDTH_PAD": triton.next_power_of_2(width),
+        "BLOCK": 64 if query.dtype == torch.bfloat16 else 32,
+        "TURN": turning is not None,
+        "NORM": norm,
+        "PRECISION": "tf32" if query.dtype == torch.bfloat16 else "ieee",
+        "num_warps": 4,
+    }
+    _attend[(rows, kv_heads)](
+        query, key, value, query.stride(0), key.stride(0), value.stride(0),
+        turning.cos if turning else nothing, turning.sin if turning else nothing,
+        turning.query_weight if turning and norm else nothing, turning.key_weight if turning and norm else nothing,
+        turning.eps if turning else 0.0,
+        slots.prompt_keys[layer], slots.prompt_values[layer], slots.keys[layer], slots.values[layer],
+        active, slots.prompt, slots.prompt_length, slots.length, out, scaling,
+        slots.room.prompt_places, slots.room.places + 1, **options,
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _scaled(logits, support, row, at, vocabulary, num_bytes, temperature, MASKED: tl.constexpr):
+    """Logits at these places over the temperature; what cannot be drawn is minus infinity."""
+    inside = at < vocabulary
+    x = tl.load(logits + row * vocabulary + at, mask=inside, other=-float("inf")).to(tl.float32) / temperature
+    if MASKED:
+        bits = tl.load(support + row * num_bytes + at // 8, mask=inside, other=0).to(tl.int32)
+        x = tl.where((bits >> (7 - at % 8)) & 1 == 1, x, -float("inf"))
+    return x
+
+
+@triton.jit
+def _weigh(
+    logits, support, temperatures, peaks, sums, bests, vocabulary, num_bytes,
+    GREEDY: tl.constexpr, MASKED: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Of every chunk of a row's logits: its peak, the sum of its weights, where its peak is."""
+    row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    temperature = 1.0
+    if not GREEDY:
+        temperature = tl.load(temperatures)
+    x = _scaled(logits, support, row, chunk * CHUNK + tl.arange(0, CHUNK), vocabulary, num_bytes, temperature, MASKED)
+    peak = tl.max(x, 0)
+    safe = tl.where(peak == -float("inf"), 0.0, peak)
+    place = row * tl.num_programs(1) + chunk
+    tl.store(peaks + place, peak)
+    tl.store(sums + place, tl.sum(tl.exp(x - safe), 0))
+    tl.store(bests + place, chunk * CHUNK + tl.argmax(x, 0))
+
+
+@triton.jit
+def _draw(
+    logits, support, temperatures, peaks, sums, bests, vocabulary, num_bytes, num_chunks,
+    active, seed, answer, length, limit, finished, token, tokens, logprobs, ends, places,
+    GREEDY: tl.constexpr, MASKED: tl.constexpr, CHUNK: tl.constexpr, CHUNKS_PAD: tl.constexpr, ENDS: tl.constexpr,
+):  # fmt: skip
+    """Choose a chunk, then a token in it; note both the token and what it means for its slot."""
+    row = tl.program_id(0).to(tl.int64)
+    slot = tl.load(active + row).to(tl.int64)
+    place = tl.load(length + slot)
+    c = tl.arange(0, CHUNKS_PAD)
+    peak = tl.load(peaks + row * num_chunks + c, mask=c < num_chunks, other=-float("inf"))
+    part = tl.load(sums + row * num_chunks + c, mask=c < num_chunks, other=0.0)
+    top = tl.max(peak, 0)
+    weight = tl.where(part > 0, part * tl.exp(peak - top), 0.0)
+    total = tl.sum(weight, 0)
+    temperature = 1.0
+    if GREEDY:
+        chosen = tl.load(bests + row * num_chunks + tl.argmax(peak, 0))
+        value = top
+    else:
+        temperature = tl.load(temperatures)
+        stream = tl.load(seed)
+        offset = tl.load(answer + slot) * places + place
+        chunk_goal, goal, _, _ = tl.rand4x(stream, offset)
+        chunk = tl.sum((tl.cumsum(weight, 0) <= chunk_goal * total).to(tl.int32), 0)
+        # Rounding may leave a goal beyond the last that can be drawn.
+        chunk = tl.minimum(chunk, tl.max(tl.where(weight > 0, c, 0), 0))
+        at = tl.arange(0, CHUNK)
+        x = _scaled(logits, support, row, chunk * CHUNK + at, vocabulary, num_bytes, temperature, MASKED)
+        here = tl.exp(x - top)
+        cumulated = tl.cumsum(here, 0)
+        found = tl.sum((cumulated <= goal * tl.max(cumulated, 0)).to(tl.int32), 0)
+        found = tl.minimum(found, tl.max(tl.where(here > 0, at, 0), 0))
+        value = tl.max(tl.where(at == found, x, -float("inf")), 0)
+        chosen = chunk * CHUNK + found
+    if tl.load(finished + slot) == 0:
+        tl.store(tokens + slot * places + place, chosen)
+        tl.store(logprobs + slot * places + place, value - top - tl.log(total))
+        tl.store(token + slot, chosen)
+        tl.store(length + slot, place + 1)
+        e = tl.load(ends + tl.arange(0, ENDS))
+        ended = tl.max((e == chosen).to(tl.int32), 0) | (place + 1 >= tl.load(limit + slot)).to(tl.int32)
+        tl.store(finished + slot, ended)
+
+
+def draw(logits: Tensor, slots: Slots, active: Tensor, greedy: bool, support: Tensor | None = None) -> None:
+    rows, vocabulary = logits.shape
+    chunks = triton.cdiv(vocabulary, CHUNK)
+    peaks = torch.empty(rows, chunks, device=logits.device)
+    sums, bests = torch.empty_like(peaks), torch.empty(rows, chunks, dtype=torch.int32, device=logits.device)
+    masks = logits if support is None else support
+    num_bytes = 0 if support is None else support.shape[1]
+    masked = support is not None
+    _weigh[(rows, chunks)](
+        logits, masks, slots.temperature, peaks, sums, bests, vocabulary, num_bytes, greedy, masked, CHUNK, num_warps=4
+    )
+    _draw[(rows,)](
+        logits, masks, slots.temperature, peaks, sums, bests, vocabulary, num_bytes, chunks,
+        active, slots.seed, slots.answer, slots.length, slots.limit, slots.finished, slots.token, slots.tokens,
+        slots.logprobs, slots.ends, slots.room.places,
+        greedy, masked, CHUNK, triton.next_power_of_2(chunks), ENDS, num_warps=4,
+    )  # fmt: skip

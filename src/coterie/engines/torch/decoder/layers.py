@@ -1,0 +1,145 @@
+"""LLaMA-shaped models, layer by layer with fewer and larger operations; every other model runs its own layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from coterie.engines.torch.decoder.slots import Slots
+from coterie.engines.torch.decoder.twins import Turning
+
+KNOWN = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
+STEADY_TURNS = ("default", "linear", "llama3", "yarn")  # rotary positions that do not depend on the length
+
+
+def lay_together(weights: Sequence[nn.Parameter]) -> Tensor:
+    """One tensor of weights under each other; each remains a parameter of its layer and is a view of it."""
+    if len(weights) == 1:
+        return weights[0].data
+    whole = torch.cat([weight.data for weight in weights])
+    for weight, part in zip(weights, whole.split([len(weight) for weight in weights]), strict=True):
+        weight.data = part
+    return whole
+
+
+@dataclass(frozen=True)
+class Lora:
+    """What an adapter adds to one of the joined layers."""
+
+    up: Tensor  # [outputs, rank]
+    scaling: float
+
+
+class Joined:
+    """Linear layers that read the same input, as one product."""
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        bases = [getattr(part, "base_layer", part) for part in parts]
+        self.weight = lay_together([base.weight for base in bases])
+        self.sizes = [len(base.weight) for base in bases]
+        biases = [base.bias for base in bases if base.bias is not None]
+        assert len(biases) in (0, len(bases)), "either all joined layers have a bias or none"
+        self.bias = lay_together(biases) if biases else None
+        self.adapters: list[Lora | None] = [self._adapter(part) for part in parts]
+        downs = [part.lora_A[part.active_adapters[0]].weight for part in parts if hasattr(part, "lora_A")]
+        self.down = lay_together(downs) if downs else None
+
+    @staticmethod
+    def _adapter(part: Any) -> Lora | None:
+        if not hasattr(part, "lora_A"):
+            return None
+        name = part.active_adapters[0]
+        return Lora(part.lora_B[name].weight.data, part.scaling[name])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = F.linear(x, self.weight, self.bias)
+        if self.down is None:
+            return y
+        low = F.linear(x, self.down)
+        column = place = 0
+        for size, adapter in zip(self.sizes, self.adapters, strict=True):
+            if adapter is not None:
+                rank = adapter.up.shape[1]
+                part = y[:, column : column + size]
+                part.addmm_(low[:, place : place + rank], adapter.up.T, alpha=adapter.scaling)
+                place += rank
+            column += size
+        return y
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer's operations."""
+
+    first_norm: Tensor
+    qkv: Joined
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+    out: Joined
+    second_norm: Tensor
+    gate_up: Joined
+    down: Joined
+
+
+class FusedLayers:
+    """The same function as the model's own layers, one token a row."""
+
+    def __init__(self, causal: Any, positions: int, operations: ModuleType) -> None:
+        base = causal.base_model
+        self.operations, self.embedding = operations, base.embed_tokens
+        attention = base.layers[0].self_attn
+        self.width, self.scaling = attention.head_dim, attention.scaling
+        self.eps, self.last_norm = base.norm.variance_epsilon, base.norm.weight.data
+        self.layers = [self._layer(layer) for layer in base.layers]
+        every = torch.arange(positions, device=causal.device)[None]
+        cos, sin = base.rotary_emb(self.embedding.weight[:1], every)
+        self.cos, self.sin = cos[0].contiguous(), sin[0].contiguous()
+
+    @staticmethod
+    def _layer(layer: Any) -> Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+        query_norm, key_norm = (None if norm is None else norm.weight.data for norm in norms)
+        return Layer(
+            layer.input_layernorm.weight.data,
+            Joined([attention.q_proj, attention.k_proj, attention.v_proj]),
+            query_norm,
+            key_norm,
+            Joined([attention.o_proj]),
+            layer.post_attention_layernorm.weight.data,
+            Joined([mlp.gate_proj, mlp.up_proj]),
+            Joined([mlp.down_proj]),
+        )
+
+    def __call__(self, slots: Slots, active: Tensor) -> Tensor:
+        """[rows] -> [rows, width]: hidden states after each row's newest token."""
+        do, more = self.operations, None
+        stream = self.embedding(slots.token.index_select(0, active))
+        for number, layer in enumerate(self.layers):
+            qkv = layer.qkv(do.add_norm(stream, more, layer.first_norm, self.eps))
+            q, k, v = (x.unflatten(-1, (-1, self.width)) for x in qkv.split(layer.qkv.sizes, -1))
+            turning = Turning(self.cos, self.sin, layer.query_norm, layer.key_norm, self.eps)
+            mixed = layer.out(do.attend(q, k, v, slots, number, active, self.scaling, turning))
+            more = layer.down(do.gate(layer.gate_up(do.add_norm(stream, mixed, layer.second_norm, self.eps))))
+        return do.add_norm(stream, more, self.last_norm, self.eps)  # type: ignore[no-any-return]
+
+
+def why_not_fused(causal: Any) -> str:
+    """Why a model's layers cannot be fused; empty if they can."""
+    base = causal.base_model
+    if type(base).__name__ not in KNOWN:
+        return f"{type(base).__name__} is not one of {', '.join(KNOWN)}"
+    if causal.config.hidden_act not in ("silu", "swish"):
+        return f"it gates by {causal.config.hidden_act}"
+    if getattr(base.rotary_emb, "rope_type", "default") not in STEADY_TURNS:
+        return f"its positions turn by {base.rotary_emb.rope_type}"
+    adapted = {weight.dtype for name, weight in causal.named_parameters() if "lora_" in name}
+    if adapted - {causal.dtype}:
+        return "its adapter has another precision"
+    return ""
