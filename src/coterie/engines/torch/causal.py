@@ -65,11 +65,13 @@ class CausalEngine(TorchPolicy):
                     yield place, Group(tasks[place], [siblings[i] for i in range(group_size)])
 
     def _complete(self, prompt: list[int], answer: Drawn, begun: Sequence[int] = ()) -> Completion:
-        blank = np.zeros(len(prompt), np.float32)
+        start, end = len(prompt), len(prompt) + len(answer.tokens)
+        tokens, chosen, logprobs = np.empty(end, np.int64), np.ones(end, np.bool_), np.zeros(end, np.float32)
+        tokens[:start], tokens[start:], chosen[:start], logprobs[start:] = prompt, answer.tokens, False, answer.logprobs
         return Completion(
-            tokens=np.concatenate([np.array(prompt, np.int64), answer.tokens]),
-            chosen=np.concatenate([blank.astype(np.bool_), np.ones(len(answer.tokens), np.bool_)]),
-            logprobs=np.concatenate([blank, answer.logprobs]),
+            tokens=tokens,
+            chosen=chosen,
+            logprobs=logprobs,
             legal=None if answer.support is None else answer.support.copy(),
             text=self.language.decode([*begun, *answer.tokens.tolist()]),
             finish=answer.finish,

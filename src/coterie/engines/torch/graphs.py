@@ -11,6 +11,7 @@ import importlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from coterie.worlds.base import Constraint, TabledConstraint
 FINISHES = {STOP: Finish.STOP, LENGTH: Finish.LENGTH, DEAD_END: Finish.DEAD_END}
 SMALLEST_BUCKET = 16
 MEMORY_SHARE = 0.5  # of what is free on the device, for keys, values and answers
+FETCH_SHARE = 1 / 8  # of the rows: so many finished ones come at once, if no group is complete before
 LARGE = 512  # rows from which a token takes so long that finished ones should leave soon
 
 
@@ -94,6 +96,35 @@ class PromptCache:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
+@dataclass(frozen=True)
+class Coming:
+    """Answers on their way to the host."""
+
+    rows: Ints
+    lengths: Ints
+    finish: Ints
+    longest: int
+    packed: Tensor  # [rows, bytes] tokens, log-probabilities and support, one after the other
+    event: torch.cuda.Event | None
+
+    def has_come(self) -> bool:
+        return self.event is None or self.event.query()
+
+    def answers(self) -> list[tuple[int, Drawn]]:
+        if self.event is not None:
+            self.event.synchronize()
+        size = 4 * self.longest
+        tokens, logprobs, support = np.split(self.packed.numpy(), [size, 2 * size], axis=1)
+        tokens, logprobs = tokens.view(np.int32).astype(np.int64), logprobs.view(np.float32)
+        support = support.reshape(len(support), self.longest, -1)
+        return [
+            (row, Drawn(tokens[i, :n], logprobs[i, :n], support[i, :n], FINISHES[finish]))
+            for i, (row, n, finish) in enumerate(
+                zip(self.rows.tolist(), self.lengths.tolist(), self.finish.tolist(), strict=True)
+            )
+        ]
+
+
 class GraphDecoder:
     """Draws answers of one model; it reads the weights where they are, so that it always has the newest."""
 
@@ -108,8 +139,9 @@ class GraphDecoder:
         self.memory: Memory | None = None
         self.tables: DeviceTables | None = None
         self.graphs: dict[tuple[object, ...], Callable[[], None]] = {}
+        self.pool: Any = None
+        self._forget_graphs()
         if self.on_gpu:
-            self.pool = torch.cuda.graph_pool_handle()
             self.beside = torch.cuda.Stream(self.device)
         self.busy = False
 
@@ -152,7 +184,7 @@ class GraphDecoder:
             num_rows = len(prompts) * group_size
             if isinstance(constraint, TabledConstraint):
                 self._follow(constraint)
-                yield from self._draw_ahead(num_rows, bucket, max_tokens, sampling)
+                yield from self._draw_ahead(num_rows, group_size, bucket, max_tokens, sampling)
             else:
                 yield from self._draw_with_host(num_rows, bucket, constraint, max_tokens, sampling)
         finally:
@@ -169,7 +201,7 @@ class GraphDecoder:
             if old.scratch >= slots and old.length >= length and old.answer >= answer:
                 return
             length, answer = max(old.length, length), max(old.answer, answer)
-        self.graphs.clear()
+        self._forget_graphs()
         self.memory = old = None
         self.memory = Memory(self.model.shape, slots, length, answer, self.device)
         angles = torch.arange(length, device=self.device)[:, None] * self.model.frequencies
@@ -187,6 +219,12 @@ class GraphDecoder:
             self.model(tokens.to(self.device), positions, PromptCache(memory, group_size))
         return memory.begin(prompts, group_size, sampling, max_tokens)
 
+    def _forget_graphs(self) -> None:
+        """A pool ends with its last graph: the next ones get a new one."""
+        self.graphs.clear()
+        if self.on_gpu:
+            self.pool = torch.cuda.graph_pool_handle()
+
     @property
     def _memory(self) -> Memory:
         assert self.memory is not None
@@ -196,23 +234,23 @@ class GraphDecoder:
         tables = constraint.tables
         if self.tables is None or not self.tables.holds(tables):
             self.tables = DeviceTables.upload(tables, self.device)
-            self.graphs.clear()
+            self._forget_graphs()
         for mine, places in zip((self._memory.rows.state, self._memory.rows.count), constraint.places, strict=True):
             mine[: len(places)] = torch.from_numpy(places.astype(np.int32)).to(self.device)
 
     def _forward(self, bucket: int) -> None:
         """The last tokens go through the model; their logits go to `memory.logits`."""
         model, memory = self.model, self._memory
-        slots = memory.slots[:bucket]
+        slots, project = memory.slots[:bucket], self.ops.project
         x = model.embedding(memory.rows.token[slots])
         for layer, block in enumerate(model.blocks):
             assert isinstance(block, Block)
-            qkv = block.qkv(block.attention_norm(x))
+            qkv = project(x, block.qkv.weight, block.attention_norm)
             keys, values = memory.keys[layer], memory.values[layer]
             mixed = self.ops.attend(qkv, keys, values, memory.rows, slots, self.cos, self.sin)
-            x.addmm_(mixed, block.attention_out.weight.t())
-            x.addmm_(self.ops.swiglu(block.gate_and_up(block.mlp_norm(x))), block.down.weight.t())
-        torch.mm(model.norm(x), model.head.weight.t(), out=memory.logits[:bucket])
+            project(mixed, block.attention_out.weight, add_to=x)
+            project(project(x, block.gate_and_up.weight, block.mlp_norm, gated=True), block.down.weight, add_to=x)
+        project(x, model.head.weight, model.norm, out=memory.logits[:bucket])
 
     def _draw(self, bucket: int, sampling: Sampling, tabled: bool) -> None:
         """The next tokens from `memory.logits`."""
@@ -271,39 +309,43 @@ class GraphDecoder:
         return graph.replay
 
     def _draw_ahead(
-        self, num_rows: int, bucket: int, max_tokens: int, sampling: Sampling
+        self, num_rows: int, group_size: int, bucket: int, max_tokens: int, sampling: Sampling
     ) -> Iterator[tuple[int, Drawn]]:
         """Everything is on the device: launch some tokens, and look at the outcome of those before them."""
         memory = self._memory
-        launched, known = 0, np.zeros(num_rows, np.bool_)
+        launched, known, asked = 0, np.zeros(num_rows, np.bool_), np.zeros(num_rows, np.bool_)
         flying: deque[tuple[Tensor, torch.cuda.Event | None]] = deque()
+        coming: deque[Coming] = deque()
         ready: deque[tuple[int, Drawn]] = deque()
-
-        def launch() -> None:
-            nonlocal launched
-            token = self._graph("token", bucket, sampling)
-            for _ in range(min(2 if bucket >= LARGE else 4, max_tokens - launched)):
-                token()
-                launched += 1
-            flying.append(self._ask(memory.rows.report))
-
-        while not known.all() or ready:
+        while not known.all() or coming or ready:
             # Always two launches ahead, so that the device never waits and what leaves does not depend on the clock.
             while launched < max_tokens and len(flying) < 2 and not known.all():
-                launch()
-            if flying and (not ready or flying[0][1] is None or flying[0][1].query()):
+                token = self._graph("token", bucket, sampling)
+                some = min(2 if bucket >= LARGE else 4, max_tokens - launched)
+                for _ in range(some):
+                    token()
+                launched += some
+                flying.append(self._ask(memory.rows.report))
+            idle = not ready and not coming
+            if flying and (idle or flying[0][1] is None or flying[0][1].query()):
                 answer, event = flying.popleft()
                 if event is not None:
                     event.synchronize()
                 finish, drawn = answer.numpy()[:, :num_rows]
-                new = np.flatnonzero((finish != GOING) & ~known)
-                known[new] = True
-                if len(new):
-                    ready.extend(self._fetch(new, drawn[new], finish[new], event))
-                if known.all():
+                known = finish != GOING
+                whole = np.repeat(known.reshape(-1, group_size).all(1), group_size)
+                new = np.flatnonzero(known & ~asked)
+                # Answers come when a group is complete, or when there are many, so that few transfers are made.
+                if (whole & ~asked).any() or len(new) >= num_rows * FETCH_SHARE:
+                    asked[new] = True
+                    coming.append(self._send(new, drawn[new], finish[new], event))
+                num_left = num_rows - int(known.sum())
+                if num_left == 0:
                     flying.clear()  # what was launched since then changes nothing
-                elif bucket_of(num_left := num_rows - int(known.sum())) < bucket:
+                elif bucket_of(num_left) < bucket:
                     bucket = self._shrink(bucket, num_left)
+            elif coming and (not ready or coming[0].has_come()):
+                ready.extend(coming.popleft().answers())
             if ready:
                 yield ready.popleft()
 
@@ -325,20 +367,16 @@ class GraphDecoder:
         memory.slots[:smaller] = slots[order[:smaller]]
         return smaller
 
-    def _fetch(self, index: Ints, drawn: Ints, finish: Ints, event: torch.cuda.Event | None) -> list[tuple[int, Drawn]]:
-        """The answers of these rows, beside what the device is doing."""
-        rows, longest = self._memory.rows, int(drawn.max())
+    def _send(self, index: Ints, drawn: Ints, finish: Ints, event: torch.cuda.Event | None) -> Coming:
+        """The answers of these rows set out for the host, beside what the device is doing."""
+        rows, longest = self._memory.rows, max(int(drawn.max()), 1)
         with torch.cuda.stream(self.beside) if self.on_gpu else nullcontext():
             if event is not None:
                 self.beside.wait_event(event)
-            where = torch.from_numpy(index).to(self.device)
-            tokens = rows.tokens[where, :longest].cpu().numpy().astype(np.int64)
-            logprobs = rows.logprobs[where, :longest].cpu().numpy()
-            support = rows.support[where, :longest].cpu().numpy()
-        return [
-            (int(row), Drawn(tokens[i, :n], logprobs[i, :n], support[i, :n], FINISHES[int(finish[i])]))
-            for i, (row, n) in enumerate(zip(index, drawn, strict=True))
-        ]
+            where = self._upload(index)
+            parts = [part[where, :longest].view(torch.uint8) for part in (rows.tokens, rows.logprobs)]
+            packed, came = self._ask(torch.cat([*parts, rows.support[where, :longest].flatten(1)], 1))
+        return Coming(index, drawn, finish, longest, packed, came)
 
     def _draw_with_host(
         self, num_rows: int, bucket: int, constraint: Constraint, max_tokens: int, sampling: Sampling
@@ -346,6 +384,7 @@ class GraphDecoder:
         """The host says what is legal; meanwhile the device computes the logits that this is about."""
         memory = self._memory
         rows, done = np.arange(num_rows), np.zeros(num_rows, np.bool_)
+        coming: deque[Coming] = deque()
         legal: Bools = constraint.legal()
         self._graph("forward", bucket, sampling)()
         for t in range(max_tokens):
@@ -356,29 +395,36 @@ class GraphDecoder:
             kept = np.flatnonzero(~done)
             if bucket_of(len(kept)) < bucket:
                 bucket = bucket_of(len(kept))
-                memory.slots[: len(kept)] = memory.slots[torch.from_numpy(kept).to(self.device)]
+                memory.slots[: len(kept)] = memory.slots[self._upload(kept)]
                 memory.slots[len(kept) : bucket] = memory.scratch
             else:
                 kept = np.arange(len(rows))
             if t + 1 < max_tokens:
                 self._graph("forward", bucket, sampling)()
+            stuck = ~done & ~legal.any(1)
+            while coming and coming[0].has_come():
+                yield from coming.popleft().answers()
             if event is not None:
                 event.synchronize()
-            stuck = ~done & ~legal.any(1)
             token = np.where(done | stuck, self.end, answer.numpy())
             new = np.flatnonzero(~done & (stuck | (token == self.end) | (t + 1 == max_tokens)))
             if len(new):
                 finish = np.where(stuck[new], DEAD_END, np.where(token[new] == self.end, STOP, LENGTH))
-                yield from self._fetch(rows[new], t + ~stuck[new], finish, event)
+                coming.append(self._send(rows[new], t + ~stuck[new], finish, event))
             done[new] = True
             if done.all():
-                return
+                break
             constraint.advance(token.astype(np.int64))
             if len(kept) < len(rows):
                 constraint.keep(kept)
                 rows, done = rows[kept], done[kept]
             legal = constraint.legal()
+        for answers in coming:
+            yield from answers.answers()
 
-    def _pinned(self, array: Bools) -> Tensor:
+    def _pinned(self, array: Bools | Ints) -> Tensor:
         copy = torch.from_numpy(np.ascontiguousarray(array))
         return copy.pin_memory() if self.on_gpu else copy
+
+    def _upload(self, array: Ints) -> Tensor:
+        return self._pinned(array).to(self.device, non_blocking=True)

@@ -2,25 +2,74 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, nn
 
+from coterie.engines.torch import stepping
 from coterie.engines.torch.stepping import DEAD_END, GOING, LENGTH, STOP, Drawing, Rows
 
-BLOCK = tl.constexpr(1024)
+
+@dataclass(frozen=True)
+class Tile:
+    """How a product is cut up."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+
+
+# Up to so many rows which tile; a product of more than the last is cuBLAS's.
+TILES: dict[int, Tile] = {
+    64: Tile(16, 16, 128, 2, 3),
+    256: Tile(32, 32, 64, 4, 3),
+    1024: Tile(64, 64, 32, 4, 3),
+    1 << 30: Tile(128, 64, 32, 4, 3),
+}
 
 
 @triton.jit
-def swiglu_kernel(gate_and_up, out, hidden):
-    row, start = tl.program_id(0), tl.program_id(1) * BLOCK
-    at = start + tl.arange(0, BLOCK)
-    inside = at < hidden
-    source = gate_and_up + row.to(tl.int64) * 2 * hidden + at
-    gate = tl.load(source, mask=inside, other=0.0)
-    up = tl.load(source + hidden, mask=inside, other=0.0)
-    tl.store(out + row.to(tl.int64) * hidden + at, gate / (1 + tl.exp(-gate)) * up, mask=inside)
+def project_kernel(
+    x, weight, gain, out, rows, depth, columns, eps,
+    NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """A tile of x @ weight.T. Three products of TF32 parts give what float32 gives, on the tensor cores."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    row_inside, column_inside = row < rows, column < columns
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    total_up = tl.zeros((ROWS, COLUMNS), tl.float32)
+    squares = tl.zeros((ROWS,), tl.float32)
+    for first in range(0, depth, DEPTH):
+        k = first + tl.arange(0, DEPTH)
+        inside = k < depth
+        a = tl.load(x + row[:, None] * depth + k[None, :], mask=row_inside[:, None] & inside[None, :], other=0.0)
+        if NORM:  # the scale of a row comes last: it is the same for all columns
+            squares += tl.sum(a * a, 1)
+            a = a * tl.load(gain + k, mask=inside, other=0.0)[None, :]
+        from_weight = weight + column[None, :] * depth + k[:, None]
+        there = column_inside[None, :] & inside[:, None]
+        total = tl.dot(a, tl.load(from_weight, mask=there, other=0.0), total, input_precision="tf32x3")
+        if GATED:
+            up = tl.load(from_weight + columns * depth, mask=there, other=0.0)
+            total_up = tl.dot(a, up, total_up, input_precision="tf32x3")
+    if NORM:
+        scale = tl.rsqrt(squares / depth + eps)
+        total = total * scale[:, None]
+        total_up = total_up * scale[:, None]
+    if GATED:
+        total = total / (1 + tl.exp(-total)) * total_up
+    to = out + row[:, None] * columns + column[None, :]
+    both = row_inside[:, None] & column_inside[None, :]
+    if ADD:
+        total += tl.load(to, mask=both, other=0.0)
+    tl.store(to, total, mask=both)
 
 
 @triton.jit
@@ -132,10 +181,24 @@ def draw_kernel(
             tl.store(finish + slot, tl.where(chosen == end, STOP, ended))
 
 
-def swiglu(gate_and_up: Tensor) -> Tensor:
-    hidden = gate_and_up.shape[1] // 2
-    out = gate_and_up.new_empty(len(gate_and_up), hidden)
-    swiglu_kernel[(len(out), triton.cdiv(hidden, BLOCK.value))](gate_and_up, out, hidden)
+def project(
+    x: Tensor, weight: Tensor, norm: nn.RMSNorm | None = None, *, gated: bool = False, add_to: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    rows, depth = x.shape
+    columns = len(weight) // 2 if gated else len(weight)
+    if out is None:
+        out = x.new_empty(rows, columns) if add_to is None else add_to
+    tile = next((tile for most, tile in TILES.items() if rows <= most), None)
+    if tile is None:
+        return stepping.project(x, weight, norm, gated=gated, add_to=add_to, out=out)
+    # Where there is no norm something has to be passed, and is not looked at.
+    gain, eps = (x, 0.0) if norm is None else (norm.weight, torch.finfo(x.dtype).eps if norm.eps is None else norm.eps)
+    project_kernel[(triton.cdiv(rows, tile.rows), triton.cdiv(columns, tile.columns))](
+        x, weight, gain, out, rows, depth, columns, eps,
+        NORM=norm is not None, GATED=gated, ADD=add_to is not None,
+        ROWS=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth, num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
     return out
 
 

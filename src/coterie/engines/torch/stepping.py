@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.engines.torch.tables import DeviceTables
 
@@ -71,10 +71,18 @@ class Drawing:
     tables: DeviceTables | None
 
 
-def swiglu(gate_and_up: Tensor) -> Tensor:
-    """[B, 2 * hidden] -> [B, hidden]"""
-    gate, up = gate_and_up.chunk(2, dim=-1)
-    return F.silu(gate) * up
+def project(
+    x: Tensor, weight: Tensor, norm: nn.RMSNorm | None = None, *, gated: bool = False, add_to: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """[B, K] to [B, N], of a normalized copy if asked, through SwiGLU if gated, added to a tensor or put into one."""
+    y = F.linear(x if norm is None else norm(x), weight)
+    if gated:
+        gate, up = y.chunk(2, dim=-1)
+        y = F.silu(gate) * up
+    if add_to is not None:
+        return add_to.add_(y)
+    return y if out is None else out.copy_(y)
 
 
 def attend(qkv: Tensor, keys: Tensor, values: Tensor, rows: Rows, slots: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
