@@ -5,24 +5,26 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import astuple, fields
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from small import CASES, count, make_engine, sample
+from torch import Tensor, nn
 
 from coterie.engines.base import Sampling
 from coterie.engines.torch import small_kernels, stepping
 from coterie.engines.torch.causal import CausalEngine
 from coterie.engines.torch.decoding import decode
+from coterie.engines.torch.graphs import GraphDecoder
 from coterie.engines.torch.learner import LearnerSettings
 from coterie.engines.torch.stepping import Drawing, Rows
 from coterie.engines.torch.tables import DeviceTables
-from coterie.engines.torch.transformer import Block, PolicyShape
+from coterie.engines.torch.transformer import PolicyShape
 from coterie.rollouts import Completion, Group, Task, make_batch
-from coterie.worlds.base import Characters, TabledConstraint
+from coterie.worlds.base import Characters, Constraint, TabledConstraint
 
 DEVICE = torch.device("cuda")
 FLOAT32_RATE, MEMORY_RATE = 60e12, 4.3e12  # what an H200 gives, operations and bytes a second
@@ -59,10 +61,95 @@ def check_attention() -> str:
             outcomes.append([out[: len(used)], *(x[:-1].nan_to_num(9.0) for x in mine)])
         worst = max(worst, *(float((a - b).abs().max()) for a, b in zip(*outcomes, strict=True)))
     assert worst < 5e-6, worst
-    gate = torch.randn(7, 2 * 1376, device=DEVICE)
-    apart = float((stepping.swiglu(gate) - small_kernels.swiglu(gate)).abs().max())
-    assert apart < 5e-6, apart
-    return f"attention {worst:.1e}, swiglu {apart:.1e} from plain torch"
+    return f"{worst:.1e} from plain torch"
+
+
+def products(rows: int, width: int, hidden: int) -> list[Callable[[Any], Tensor]]:
+    """The four of a layer, each to be called with a module that has `project`."""
+    x, mixed, up = (torch.randn(rows, n, device=DEVICE) for n in (width, width, hidden))
+    norm = nn.RMSNorm(width, device=DEVICE)
+    qkv, out, gate, down = (
+        torch.randn(n, k, device=DEVICE) / k**0.5
+        for n, k in ((3 * width, width), (width, width), (2 * hidden, width), (width, hidden))
+    )
+    return [
+        lambda m: m.project(x, qkv, norm),
+        lambda m: m.project(mixed, out, add_to=x.clone()),
+        lambda m: m.project(x, gate, norm, gated=True),
+        lambda m: m.project(up, down, add_to=x.clone()),
+    ]
+
+
+class Exact:
+    """The products in float64."""
+
+    @staticmethod
+    def project(x: Tensor, weight: Tensor, norm: nn.RMSNorm | None = None, **how: Any) -> Tensor:
+        how = {key: value.double() if isinstance(value, Tensor) else value for key, value in how.items()}
+        if norm is not None:
+            x = x.double() * (x.double().square().mean(-1, keepdim=True) + torch.finfo(torch.float32).eps).rsqrt()
+        return stepping.project(x.double(), weight.double(), None, **how)
+
+
+@torch.inference_mode()
+def check_products() -> str:
+    """How far from float64, ours and float32's."""
+    ours, plain = 0.0, 0.0
+    for rows, width, hidden in ((3, 40, 64), (16, 512, 1376), (100, 256, 688), (700, 192, 512), (2048, 512, 1376)):
+        for product in products(rows, width, hidden):
+            exact = product(Exact)
+            ours = max(ours, float((product(small_kernels) - exact).abs().max()))
+            plain = max(plain, float((product(stepping) - exact).abs().max()))
+    assert ours < 3e-5, (ours, plain)
+    return f"{ours:.1e} from float64; plain float32 {plain:.1e}"
+
+
+TILES_TRIED = tuple(
+    small_kernels.Tile(*tile)
+    for tile in (
+        (16, 16, 64, 2, 4), (16, 16, 128, 2, 3), (16, 32, 64, 4, 4), (32, 32, 64, 4, 3), (64, 32, 32, 4, 3),
+        (64, 64, 32, 4, 3), (128, 64, 32, 8, 3), (128, 128, 32, 8, 3), (64, 128, 32, 4, 3),
+    )
+)  # fmt: skip
+
+
+def run_all(work: Sequence[Callable[[Any], Tensor]]) -> None:
+    for product in work:
+        product(small_kernels)
+
+
+@torch.inference_mode()
+def choose_tiles() -> dict[str, Any]:
+    """Milliseconds of a layer's products by tile; from here on the best are used. None: cuBLAS."""
+    found: dict[str, Any] = {}
+    best: dict[int, small_kernels.Tile | None] = {}
+    start = time.perf_counter()
+    for bucket in (16, 64, 128, 256, 512, 1024, 2048):
+        work, times = products(bucket, 512, 1376), {}
+        for tile in (None, *TILES_TRIED):
+            late = time.perf_counter() - start > 80
+            if tile is not None and (late or tile.rows > max(bucket, 16) or bucket // tile.rows > 32):
+                continue
+            small_kernels.TILES = {1 << 30: tile}
+            try:
+                times[tile] = 1e3 * in_graph(partial(run_all, work))
+            except Exception:  # a tile that does not fit loses
+                traceback.print_exc()
+        ordered = sorted(times, key=lambda tile: times[tile])
+        best[bucket] = ordered[0]
+        told = (f"{times[tile]:.4f} {astuple(tile) if tile else 'cuBLAS'}" for tile in (*ordered[:3], None))
+        found[f"{bucket} rows"] = ", ".join(told)
+    best[1 << 30] = best[2048]
+    small_kernels.TILES = best
+    return found
+
+
+def with_cublas() -> dict[str, float]:
+    kept, small_kernels.TILES = small_kernels.TILES, {}
+    try:
+        return time_case("theory 2,048", baseline=False)
+    finally:
+        small_kernels.TILES = kept
 
 
 def check_draws() -> str:
@@ -169,7 +256,7 @@ def seconds(work: Callable[[], Any], repeats: int) -> float:
     return best
 
 
-def time_case(name: str) -> dict[str, float]:
+def time_case(name: str, baseline: bool = True) -> dict[str, float]:
     """Tokens a second of the loop, of graphs alone and with completions made, and of the floor."""
     case = CASES[name]
     engine, tasks = make_engine(case, "cuda")
@@ -181,13 +268,13 @@ def time_case(name: str) -> dict[str, float]:
     groups = sample(engine, tasks, case.group_size, 1)
     first = time.perf_counter() - start
     tokens = count(groups)
-    ratio = ratio_error(engine, groups, {})
+    ratio = ratio_error(engine, groups, {}, 1.0)
+    timed = TimedConstraint(language.constraint(siblings))
 
-    def only_drawn() -> None:
+    def only_drawn(constraint: Constraint | None = None) -> None:
         stream = torch.Generator("cuda").manual_seed(1)
-        for _ in graphs.decode(
-            prompts, case.group_size, language.constraint(siblings), language.max_tokens, Sampling(), stream
-        ):
+        constraint = constraint or language.constraint(siblings)
+        for _ in graphs.decode(prompts, case.group_size, constraint, language.max_tokens, Sampling(), stream):
             pass
 
     def loop() -> None:
@@ -198,22 +285,83 @@ def time_case(name: str) -> dict[str, float]:
         ):  # fmt: skip
             pass
 
-    whole = seconds(lambda: sample(engine, tasks, case.group_size, 1), 4)
-    device = seconds(only_drawn, 4)
+    whole = seconds(lambda: sample(engine, tasks, case.group_size, 1), 8)
+    device = seconds(only_drawn, 8)
     lengths = [int(c.chosen.sum()) for g in groups for c in g.completions]
     figures = {
         "tokens": tokens,
         "longest": max(lengths),
         "first call s": first,
         "ratio error": ratio,
-        "loop tok/s": tokens / seconds(loop, 1),
         "graphs tok/s": tokens / device,
         "with completions tok/s": tokens / whole,
         "floor tok/s": tokens / floor_seconds(engine, np.array(lengths), float(np.mean([len(p) for p in prompts]))),
+        "rows computed a token": count_rows(graphs, only_drawn) / tokens,
+        "device busy": busy_seconds(only_drawn) / device,
     }
+    if baseline:
+        figures["loop tok/s"] = tokens / seconds(loop, 1)
     if not isinstance(language.constraint(siblings[:1]), TabledConstraint):
+        only_drawn(timed)
+        figures |= {"host steps": timed.steps, "masks ms a step": 1e3 * timed.spent / timed.steps}
+        figures["all ms a step"] = 1e3 * device / timed.steps
         figures["masks alone, rows/s"] = time_masks(engine, tasks, case.group_size)
     return figures
+
+
+class TimedConstraint:
+    """Another's answers, and how long they took."""
+
+    def __init__(self, asked: Constraint) -> None:
+        self.asked, self.spent, self.steps = asked, 0.0, 0
+
+    def _timed(self, work: Callable[[], Any]) -> Any:
+        start = time.perf_counter()
+        outcome = work()
+        self.spent += time.perf_counter() - start
+        return outcome
+
+    def legal(self) -> Any:
+        self.steps += 1
+        return self._timed(self.asked.legal)
+
+    def advance(self, tokens: Any) -> None:
+        self._timed(lambda: self.asked.advance(tokens))
+
+    def keep(self, rows: Any) -> None:
+        self._timed(lambda: self.asked.keep(rows))
+
+
+def count_rows(graphs: GraphDecoder, work: Callable[[], None]) -> int:
+    """How many rows went through the model, those included that had finished or were never there."""
+    rows, plain = 0, graphs._graph
+
+    def counted(kind: str, bucket: int, sampling: Sampling) -> Callable[[], None]:
+        replay = plain(kind, bucket, sampling)
+
+        def run() -> None:
+            nonlocal rows
+            rows += bucket * (kind != "draw")
+            replay()
+
+        return run
+
+    graphs._graph = counted  # type: ignore[method-assign]
+    try:
+        work()
+    finally:
+        graphs._graph = plain  # type: ignore[method-assign]
+    return rows
+
+
+def busy_seconds(work: Callable[[], None]) -> float:
+    """Of kernels and copies."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        work()
+        torch.cuda.synchronize()
+    return sum(float(event.self_device_time_total) for event in seen.key_averages()) / 1e6
 
 
 def floor_seconds(engine: CausalEngine, lengths: np.ndarray[Any, Any], prompt: float) -> float:
@@ -269,14 +417,8 @@ def time_parts() -> dict[str, Any]:
         for length in (32, 128):
             rows.length.fill_(length)
             found[f"attention at {length}"] = 1e3 * in_graph(attend)
-        x, up, half = (torch.randn(2048, width, device=DEVICE) for width in (512, 2 * 1376, 1376))
-        block = engine.model.blocks[0]
-        assert isinstance(block, Block)
-        found["qkv product"] = 1e3 * in_graph(partial(block.qkv, x))
-        found["gate and up product"] = 1e3 * in_graph(partial(block.gate_and_up, x))
-        found["down product"] = 1e3 * in_graph(partial(x.addmm_, half, block.down.weight.t()))
-        found["norm"] = 1e3 * in_graph(partial(block.mlp_norm, x))
-        found["swiglu"] = 1e3 * in_graph(partial(small_kernels.swiglu, up))
+        for part, product in zip(("qkv", "out", "gate and up", "down"), products(2048, 512, 1376), strict=True):
+            found[part] = 1e3 * in_graph(partial(product, small_kernels))
         found["draw"] = 1e3 * in_graph(partial(graphs._draw, 2048, Sampling(), True), graphs.generator)
     return found
 
@@ -322,10 +464,16 @@ def with_tf32() -> dict[str, float]:
 def on_gpu() -> dict[str, Any]:
     parts: dict[str, Callable[[], Any]] = {
         "attention kernel": check_attention,
+        "product kernel": check_products,
         "draw kernel": check_draws,
         "theory answers": lambda: check_answers("theory example"),
         "bricks answers": lambda: check_answers("bricks default"),
         "distribution": check_distribution,
+        "theory 2,048, first tiles": lambda: time_case("theory 2,048", baseline=False),
+        "theory 2,048, cuBLAS": with_cublas,
+        "ms of a layer's products": choose_tiles,
+        "product kernel, new tiles": check_products,
+        "theory answers, new tiles": lambda: check_answers("theory example"),
         **{name: partial(time_case, name) for name in CASES},
         "TF32, theory 2,048": with_tf32,
         "ms of a token, theory 2,048": time_parts,
@@ -341,6 +489,8 @@ def on_gpu() -> dict[str, Any]:
         print(f"{name} ({time.perf_counter() - start:.1f} s)", flush=True)
     for name, figures in found.items():
         if isinstance(figures, dict):
-            figures = "  ".join(f"{key} {value:,.4g}" for key, value in figures.items())
+            figures = "  ".join(
+                f"{key} {value if isinstance(value, str) else format(value, ',.4g')}" for key, value in figures.items()
+            )
         print(f"{name}: {figures}")
     return found

@@ -24,8 +24,8 @@ class Tile:
     stages: int
 
 
-# Up to so many rows which tile; a product of more than the last is cuBLAS's.
-TILES: dict[int, Tile] = {
+# Up to so many rows which tile; None, or more than the last, is cuBLAS's.
+TILES: dict[int, Tile | None] = {
     64: Tile(16, 16, 128, 2, 3),
     256: Tile(32, 32, 64, 4, 3),
     1024: Tile(64, 64, 32, 4, 3),
