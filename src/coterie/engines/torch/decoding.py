@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from coterie.engines.base import Sampling
+from coterie.engines.torch.token_step import TokenStep
 from coterie.engines.torch.transformer import Cache, Transformer
 from coterie.rollouts import Bits, Bools, Finish, Floats, Ints, pack_bits
 from coterie.worlds.base import Constraint
 
 # The cache begins with room for this many tokens and doubles when they are used up.
 FIRST_ROOM = 128
-# Finished rows leave the cache when they are this share of it: moving it costs about a token's work.
-DROP_SHARE = 1 / 8
+# Finished rows leave the cache when they are this share of it: as many others move into their places.
+DROP_SHARE = 1 / 16
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ def draw(logits: Tensor, support: Tensor, temperature: float, generator: torch.G
 
 def fill_prompts(
     model: Transformer, prompts: Sequence[Sequence[int]], group_size: int, room: int
-) -> tuple[Cache, Tensor, Tensor]:
-    """Compute each prompt once, then give every sibling its row: cache, last hidden states, next positions."""
+) -> tuple[TokenStep, Tensor, Tensor]:
+    """Compute each prompt once, then give every sibling its row: what goes on from there, logits, next positions."""
     device = model.head.weight.device
     longest = max(map(len, prompts))
     tokens = torch.zeros(len(prompts), longest, dtype=torch.long)
@@ -75,10 +76,9 @@ def fill_prompts(
     positions = (column - (longest - lengths)[:, None]).clamp(min=0).to(device)
     cache = Cache(model.shape, len(prompts), longest, device)
     cache.visible[:, 0, 0, :] = (column >= (longest - lengths)[:, None]).to(device)
-    hidden = model(tokens.to(device), positions, cache)[:, -1]
+    logits = model.head(model(tokens.to(device), positions, cache)[:, -1])
     siblings = torch.arange(len(prompts), device=device).repeat_interleave(group_size)
-    cache.select(siblings, longest + room)
-    return cache, hidden[siblings], lengths.to(device)[siblings]
+    return TokenStep(model, cache, siblings, room), logits[siblings], lengths.to(device)[siblings]
 
 
 @torch.inference_mode()
@@ -94,9 +94,8 @@ def decode(
 ) -> Iterator[tuple[int, Drawn]]:
     """Draw group_size answers a prompt; yields (row, answer) as rows finish."""
     num_rows = len(prompts) * group_size
-    cache, hidden, positions = fill_prompts(model, prompts, group_size, min(max_tokens, FIRST_ROOM))
-    longest = cache.length + max_tokens - min(max_tokens, FIRST_ROOM)
-    device = hidden.device
+    step, logits, positions = fill_prompts(model, prompts, group_size, min(max_tokens, FIRST_ROOM))
+    device = logits.device
     tokens = np.zeros((num_rows, max_tokens), np.int64)
     logprobs = np.zeros((num_rows, max_tokens), np.float32)
     support = np.zeros((num_rows, max_tokens, (model.shape.vocabulary + 7) // 8), np.uint8)
@@ -113,7 +112,6 @@ def decode(
         yield from finished(np.flatnonzero(stuck), t, Finish.DEAD_END)
         done |= stuck
         legal = legal | done[:, None]  # rows that wait to be dropped draw anything; nobody looks
-        logits = model.head(hidden)
         chosen_from = choose_support(logits, torch.from_numpy(legal).to(device), sampling)
         drawn, logprob = draw(logits, chosen_from, sampling.temperature, generator)
         token = np.where(done, end, drawn.cpu().numpy())
@@ -130,14 +128,11 @@ def decode(
             break
         constraint.advance(token)
         if done.sum() >= DROP_SHARE * len(rows):
-            kept = np.flatnonzero(~done)
-            on_device = torch.from_numpy(kept).to(device)
-            cache.select(on_device)
+            on_device = step.drop(torch.from_numpy(~done).to(device))
+            kept = on_device.cpu().numpy()
             constraint.keep(kept)
             rows, done, token = rows[kept], done[kept], token[kept]
             positions = positions[on_device]
-        if cache.filled == cache.length:
-            cache.select(torch.arange(len(rows), device=device), min(2 * cache.length, longest))
-        hidden = model(torch.from_numpy(token).to(device)[:, None], positions[:, None], cache)[:, -1]
+        logits = step.logits(step(torch.from_numpy(token).to(device), positions))
         positions = positions + 1
     yield from finished(np.flatnonzero(~done), max_tokens, Finish.LENGTH)
