@@ -136,6 +136,42 @@ def test_the_same_seed_gives_the_same_answers_and_moves_the_stream_on() -> None:
     assert [go(again), go(again)] == [first, second]
 
 
+def test_a_decoder_makes_room_for_more_rows_and_longer_answers() -> None:
+    engine = make_engine(THEORIES[0])
+    decoder = GraphDecoder(engine.model, 0)
+    for prompts, group_size, limit in (([""], 2, 5), ([""], 40, 5), (["BOS GAUGE_GROUPS", ""], 40, 60), ([""], 2, 60)):
+        asked = [THEORIES[0].encode_prompt(prompt) for prompt in prompts]
+        tasks = [Task("t", prompt) for prompt in prompts for _ in range(group_size)]
+        args = asked, group_size
+        how = Sampling(temperature=0.0)
+        stream = torch.Generator(DEVICE)
+        graphs = dict(decoder.decode(*args, THEORIES[0].constraint(tasks), limit, how, stream))
+        plain = dict(decode(engine.model, *args, THEORIES[0].constraint(tasks), 0, limit, how, stream))
+        assert [graphs[i].tokens.tolist() for i in graphs] == [plain[i].tokens.tolist() for i in graphs]
+        assert len(graphs) == len(tasks)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="kernels need a GPU")
+@pytest.mark.parametrize("rows", [3, 100, 700, 2048])
+def test_products_of_kernels_are_those_of_plain_torch(rows: int) -> None:
+    from coterie.engines.torch import small_kernels
+
+    torch.manual_seed(0)
+    norm = torch.nn.RMSNorm(40, device=DEVICE)
+    x, stream = torch.randn(rows, 40, device=DEVICE), torch.randn(rows, 24, device=DEVICE)
+    weight = torch.randn(48, 40, device=DEVICE) / 6
+    with torch.inference_mode():
+        for ours, plain in (
+            (small_kernels.project(x, weight, norm), stepping.project(x, weight, norm)),
+            (small_kernels.project(x, weight, norm, gated=True), stepping.project(x, weight, norm, gated=True)),
+            (
+                small_kernels.project(x, weight[:24], add_to=stream.clone()),
+                stepping.project(x, weight[:24], add_to=stream.clone()),
+            ),
+        ):
+            assert (ours - plain).abs().max() < 1e-5
+
+
 class DeadEnd:
     """Nothing is legal at the third place, and only the host knows."""
 

@@ -55,24 +55,6 @@ class Cache:
         self.visible = torch.zeros(rows, 1, 1, length, dtype=torch.bool, device=device)
         self.filled = 0
 
-    @property
-    def length(self) -> int:
-        return self.visible.shape[3]
-
-    def select(self, rows: Tensor, length: int | None = None) -> None:
-        """Keep these rows in this order, repeats allowed; `length` makes room for longer ones."""
-
-        def pick(tensor: Tensor, dim: int) -> Tensor:
-            length_now = length or tensor.shape[dim]
-            size = [len(rows), *tensor.shape[1:]]
-            size[dim] = length_now
-            fresh = tensor.new_ones(size)  # what is yet to come is visible
-            fresh.narrow(dim, 0, self.filled).copy_(tensor.narrow(dim, 0, self.filled).index_select(0, rows))
-            return fresh
-
-        self.layers = [(pick(keys, 2), pick(values, 2)) for keys, values in self.layers]
-        self.visible = pick(self.visible, 3)
-
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Append k and v, then attend to all that is visible."""
         keys, values = self.layers[layer]
