@@ -90,7 +90,7 @@ def sampling_rate(name: str, repeats: int) -> float:
     return max(rates[1:])
 
 
-def on_cpu(before: Path | None, rounds: int) -> dict[str, Any]:
+def on_cpu(before: Path | None, rounds: int, repeats: int) -> dict[str, Any]:
     """Children measure one policy each, this checkout and the other in turn."""
     here = Path(__file__).resolve()
     checkouts = {"now": here.parent.parent} | ({"before": before} if before else {})
@@ -100,9 +100,8 @@ def on_cpu(before: Path | None, rounds: int) -> dict[str, Any]:
         for _ in range(rounds):
             for label, checkout in checkouts.items():
                 paths = {**os.environ, "PYTHONPATH": str(checkout / "src")}
-                told = subprocess.run(
-                    [sys.executable, str(here), "--child", name], env=paths, capture_output=True, text=True, check=True
-                )
+                command = [sys.executable, str(here), "--child", name, "--repeats", str(repeats)]
+                told = subprocess.run(command, env=paths, capture_output=True, text=True, check=True)
                 best[label] = max(best[label], float(told.stdout))
         figures[name] = best | ({"ratio": best["now"] / best["before"]} if before else {})
         print(f"{name:15}" + "".join(f"  {label} {rate:9,.2f}" for label, rate in figures[name].items()), flush=True)
@@ -124,7 +123,7 @@ def main() -> None:
         return
     figures: dict[str, Any] = {"torch": torch.__version__}
     if chosen.device == "cpu":
-        figures["tokens/s"] = on_cpu(chosen.before, chosen.rounds)
+        figures["tokens/s"] = on_cpu(chosen.before, chosen.rounds, chosen.repeats)
     else:
         from small_on_gpu import on_gpu
 
