@@ -36,7 +36,7 @@ class CausalEngine(TorchPolicy):
             return f"{super().describe()}; answers drawn token by token"
         tabled = isinstance(self.language.constraint([]), TabledConstraint)
         masks = "in tables on it" if tabled else "from the host"
-        return f"{super().describe()}; answers drawn by captured graphs, masks {masks}"
+        return f"{super().describe()}; answers drawn by captured graphs (products of TF32 parts), masks {masks}"
 
     def sample(self, tasks: Sequence[Task], group_size: int, sampling: Sampling) -> Iterator[tuple[int, Group]]:
         language = self.language
