@@ -175,20 +175,24 @@ def write_champions(results: list[dict[str, Any]], out: Path) -> None:
 
 
 def draw_champions(results: list[dict[str, Any]], folder: Path) -> None:
-    """A picture a kind, machines-best-KIND.png: a strip for each arm, on the task that its machine did best."""
+    """A picture a kind, machines-best-KIND.png: for each arm its machine, and a strip of the task it did best."""
     from PIL import Image
 
     from coterie.worlds.load import load_world
     from coterie.worlds.machines.goals import goal_of
-    from coterie.worlds.machines.picture import draw_strip
+    from coterie.worlds.machines.picture import draw_machine, draw_strip
     from coterie.worlds.machines.tree import read_machine
 
     world, strips = load_world("machines"), dict[str, list[Any]]()
     tasks = {task.id: task for task in world.tasks("heldout")}
     for kinds, arm, best in champions(results):
         print(f"{kinds}, {arm}: {best['total']:.1f} on {best['task']}")
-        strip = draw_strip(read_machine(best["answer"]), goal_of(tasks[best["task"]]).scene, 5, (250, 180))
-        strips.setdefault(kinds, []).append(strip)
+        machine = read_machine(best["answer"])
+        strip = draw_strip(machine, goal_of(tasks[best["task"]]).scene, 4, (250, 180))
+        row = Image.new("RGB", (180 + strip.width, 180))
+        row.paste(draw_machine(machine, 180), (0, 0))
+        row.paste(strip, (180, 0))
+        strips.setdefault(kinds, []).append(row)
     for kinds, rows in strips.items():
         sheet = Image.new("RGB", (rows[0].width, sum(row.height for row in rows)))
         for number, row in enumerate(rows):

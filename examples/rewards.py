@@ -3,11 +3,24 @@
 coterie check prompts --rewards "numeric:1, examples/rewards.py:shows_work:0.2"
 coterie check prompts --rewards "numeric:1, trl:examples/rewards.py:short_reward:0.1"
 coterie check prompts --rewards "verl:examples/rewards.py:compute_score:1"
+
+The same in a TOML file, where a reward may have a name of its own, need another one, and have a bar to pass:
+
+    [[rewards]]
+    name = "work"
+    function = "examples/rewards.py:shows_work"   # style = "trl" or "verl" for those
+    weight = 0.2
+    passes_at = 0.5
+
+    [[rewards]]
+    name = "numeric"
+    needs = "work"
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +32,20 @@ def shows_work(task: Task, answers: Sequence[str]) -> list[float | None]:
     if "times" not in task.prompt:
         return [None] * len(answers)
     return [float("=" in answer) for answer in answers]
+
+
+def agrees(task: Task, answers: Sequence[str]) -> list[float | None]:
+    """Ours again: without knowing what is right, the share of siblings that come to the same number."""
+    ends = [re.findall(r"-?\d+", answer)[-1:] for answer in answers]
+    votes = Counter(end[0] for end in ends if end)
+    return [votes[end[0]] / len(answers) if end else 0.0 for end in ends]
+
+
+def near(task: Task, answers: Sequence[str]) -> list[float | None]:
+    """Ours: a column of the file, here the answer, held against what was written; half for being one off."""
+    right = int(task.spec["answer"])
+    numbers = [[int(number) for number in re.findall(r"-?\d+", answer)] for answer in answers]
+    return [1 / (1 + abs(found[-1] - right)) if found else 0.0 for found in numbers]
 
 
 def short_reward(prompts: list[Any], completions: list[Any], **columns: list[Any]) -> list[float | None]:

@@ -187,7 +187,7 @@ def test_the_phases_tell_how_many_tasks_they_admit(sums: World) -> None:
 
 
 def test_there_is_an_example_for_each_system() -> None:
-    names = "besiege brickgpt bricks fill machines-car machines-catapult relax theory"
+    names = "besiege-14b brickgpt bricks fill llm-arithmetic machines-car machines-catapult relax theory"
     assert [path.stem for path in EXAMPLES] == names.split()
 
 

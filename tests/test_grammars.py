@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie import GRPOConfig
+from coterie import GRPOConfig, GRPOTrainer
 from coterie.build import make_language_model
 from coterie.config import ConfigError
 from coterie.engines.base import Dials, Sampling
@@ -54,6 +54,30 @@ def test_answers_follow_a_json_schema_and_the_ratio_is_one(folder: Path, tmp_pat
     metrics = engine.update(batch, Dials(0.01, 0.8))
     assert metrics["ratio_max"] == pytest.approx(1, abs=1e-5)
     assert np.abs(engine.logprobs(batch, 0.8) - batch.logprobs).max() > 1e-3
+
+
+def test_a_language_model_builds_machines_under_the_worlds_own_schema(folder: Path) -> None:
+    pytest.importorskip("mujoco")
+    options = {"kinds": "car", "max_blocks": 3, "words_first": False}
+    config = GRPOConfig(
+        world="machines", model=str(folder), grammar="world", lora_rank=0, world_options=options, prompts_per_step=1,
+        group_size=6, max_tokens=200, learning_rate=1e-3, device="cpu", threads=1, workers=1,
+    )  # fmt: skip
+    trainer = GRPOTrainer(config)
+    world, task = trainer.world, trainer.world.tasks("train")[0]
+    assert task.prompt in world.instruction(task) and world.instruction(task).endswith("Give the list alone.")
+    with trainer.scorer:
+        [group] = trainer.generate_rollouts([task])
+        [scores] = trainer.judge([group])
+        metrics = trainer.train_on_rollouts([group], np.array([[1.0, -1, 1, -1, 1, -1]]))
+    machines = [json.loads(answer) for answer in group.answers]
+    assert all([block["order_id"] for block in machine] == list(range(len(machine))) for machine in machines)
+    # Which faces there are, and what overlaps, is more than a schema can say.
+    reasons = {name for score in scores for name, value in score.parts.items() if value and name.startswith("invalid/")}
+    assert reasons <= {"invalid/face", "invalid/ends", "invalid/overlap"}
+    assert metrics["ratio_max"] == pytest.approx(1, abs=1e-4)
+    with pytest.raises(ConfigError, match="the world 'colors' brings no grammar"):
+        engine_of(folder, "world")
 
 
 def test_answers_follow_a_regular_expression_or_lark(folder: Path, tmp_path: Path) -> None:

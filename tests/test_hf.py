@@ -11,6 +11,7 @@ import peft
 import pytest
 import torch
 import transformers
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import coterie
 from coterie import GRPOConfig, GRPOTrainer
@@ -21,6 +22,7 @@ from coterie.engines.base import Dials, OutOfStep, Sampling
 from coterie.engines.torch.chunks import score_in_chunks
 from coterie.engines.torch.hf import LanguageModelEngine
 from coterie.engines.torch.learner import LearnerSettings, Places
+from coterie.engines.torch.packing import pack
 from coterie.engines.torch.pretrained import LanguageModel, ModelError, ModelSettings, smollm2_folder
 from coterie.own_rollouts import Rollouts, sibling_advantages
 from coterie.rollouts import Batch, Finish, Group, Task, make_batch
@@ -141,17 +143,29 @@ def test_chunks_are_the_plain_way(folder: Path, checkpointing: bool) -> None:
         assert float((found[name] - gradient).norm()) <= 1e-5 * float(gradient.norm()), name
 
 
-def test_no_pass_makes_more_logits_than_a_chunk(folder: Path) -> None:
-    engine = engine_of(folder)
+class Products(TorchDispatchMode):
+    """The shapes of all matrix products."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.shapes: list[torch.Size] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.mm.default:
+            self.shapes.append(found.shape)
+        return found
+
+
+@pytest.mark.parametrize(("rank", "times"), [(4, 1), (0, 2)])
+def test_no_pass_makes_more_logits_than_a_chunk(folder: Path, rank: int, times: int) -> None:
+    engine = engine_of(folder, lora_rank=rank, logprob_chunk=6)
     batch = batch_of(groups_of(engine, FREE))
-    made: list[int] = []
-    engine.model.causal.lm_head.register_forward_hook(
-        lambda module, given, made_of: made.append(made_of[..., 0].numel())
-    )
-    engine.learner.score = lambda model, rows, temperature: score_in_chunks(model, rows, temperature, 6)
-    engine.update(batch, Dials(1e-3))
-    # Each chunk is made once forward and once backward.
-    assert sum(made) == 2 * int(batch.chosen.sum())
+    with Products() as products:
+        engine.update(batch, Dials(1e-3))
+    made = [shape[0] for shape in products.shapes if shape[1] == engine.model.vocabulary]
+    # Each chunk is made forward, and backward again where the head learns.
+    assert sum(made) == times * int(batch.chosen.sum())
     assert max(made) <= 6
 
 
@@ -384,7 +398,7 @@ def test_micro_batches_are_halved_once_where_memory_does_not_suffice(folder: Pat
     limit = 40
 
     def score(model: LanguageModel, rows: Batch, temperature: float) -> Places:
-        if rows.tokens.size > limit:
+        if len(pack(rows).tokens) > limit:
             raise torch.OutOfMemoryError
         return score_in_chunks(model, rows, temperature, 512)
 
@@ -398,12 +412,13 @@ def test_micro_batches_are_halved_once_where_memory_does_not_suffice(folder: Pat
 
 
 @pytest.mark.parametrize("rank", [4, 0])
-def test_in_bfloat16_what_learns_is_in_float32(folder: Path, rank: int) -> None:
+def test_in_bfloat16_all_weights_are_and_the_masters_are_not(folder: Path, rank: int) -> None:
     engine = engine_of(folder, lora_rank=rank, dtype="bfloat16")
-    assert {p.dtype for p in engine.model.parameters() if p.requires_grad} == {torch.float32}
+    assert {p.dtype for p in engine.model.parameters()} == {torch.bfloat16}
+    learning = [p for p in engine.model.parameters() if p.requires_grad]
+    assert len(engine.learner.masters.apart) == len(learning)
+    assert {each.master.dtype for each in engine.learner.masters.apart} == {torch.float32}
     assert "bfloat16" in engine.describe()
-    hidden = engine.model(torch.tensor([[2, 3, 4]]))
-    assert hidden.dtype == (torch.bfloat16 if rank else torch.float32)
     batch = batch_of(groups_of(engine))
     np.testing.assert_allclose(engine.logprobs(batch, 0.8), batch.logprobs, atol=0.1)
     metrics = engine.update(batch, Dials(0.01, 0.8))

@@ -25,7 +25,7 @@ from coterie.worlds.machines.goals import KINDS, Goal, goal_of, goals_of
 from coterie.worlds.machines.reward import judge, judge_catapult
 from coterie.worlds.machines.simulate import Run, simulate
 from coterie.worlds.machines.terrain import Scene
-from coterie.worlds.machines.tree import Machine, Part, TreeError, lay_out, print_machine, read_machine
+from coterie.worlds.machines.tree import Part, TreeError, lay_out, print_machine, read_machine
 from coterie.worlds.machines.world import hand_built
 from coterie.worlds.scoring import Scorer
 
@@ -124,31 +124,6 @@ def test_uphill_is_slower_than_level() -> None:
 def test_halving_the_step_moves_the_car_less_than_2_percent() -> None:
     whole, half = (way(simulate(CAR, FLAT, dt=dt)) for dt in (0.005, 0.0025))
     assert abs(half - whole) < 0.02 * whole
-
-
-def energy(machine: Machine, run: Run) -> list[float]:
-    found = []
-    for stretch in run.stretches:
-        model = stretch.built.model
-        data = mujoco.MjData(model)
-        for state in stretch.states[::20]:
-            data.qpos[:] = state[1 : 1 + model.nq]
-            data.qvel[:] = state[1 + model.nq : 1 + model.nq + model.nv]
-            mujoco.mj_forward(model, data)
-            mujoco.mj_energyPos(model, data)
-            mujoco.mj_energyVel(model, data)
-            found.append(float(data.energy.sum()))
-    return found
-
-
-def test_energy_never_appears_from_nothing() -> None:
-    # A boulder on a post, and a tower that topples: no motor, no band.
-    still = lay_out([Part("0"), Part("63", 0, 4), Part("1", 1, 4), Part("36", 1, 0), Part("15", 0, 0)])
-    run = simulate(still, FLAT)
-    joules = energy(still, run)
-    assert max(joules) <= joules[0] + 0.02 * abs(joules[0])
-    assert run.boulder is not None
-    assert float(np.linalg.norm(run.boulder[:, :2] - run.boulder[0, :2], axis=1).max()) < 6.6
 
 
 def test_an_overlapping_start_is_refused_before_it_can_push() -> None:

@@ -183,6 +183,9 @@ def test_the_schema_takes_machines_and_refuses_what_is_none() -> None:
     assert not matches([ROOT, single(1, "46", 0, 0)], schema)
     assert not matches([ROOT, single(1, "9", 0, 0)], schema)
     assert not matches([ROOT, single(1, "15", 0, 13)], schema)
+    assert not matches([ROOT, single(2, "15", 0, 0)], schema)
+    assert not matches([ROOT, single(1, "15", 1, 0)], schema)
+    assert not matches([ROOT, single(1, "15", 0, 0)], json_schema(CATAPULT_LEVEL, 1))
 
 
 def matches(value: Any, schema: dict[str, Any]) -> bool:

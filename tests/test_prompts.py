@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from coterie import Task, load_world
 from coterie.cli import main
-from coterie.config import parse_settings, write_toml
+from coterie.config import ConfigError, parse_settings, write_toml
 from coterie.worlds.base import read_messages
 from coterie.worlds.check import check_world
 from coterie.worlds.load import WorldError, world_fields
 from coterie.worlds.prompts.builtin import Diversity, Exact, Json, Length, Numeric, Regex, Repetition, Schema, Xml
 from coterie.worlds.prompts.finding import FORMAT, fenced, final_answer, last_number
+from coterie.worlds.prompts.gym import Gym
 from coterie.worlds.prompts.mixture import Mixture, read_rewards
 from coterie.worlds.prompts.reading import held_out, prompt_text, read_rows
 from coterie.worlds.prompts.world import PromptsWorld
@@ -279,6 +280,10 @@ def test_a_list_of_tables_and_tables_by_name_say_the_same() -> None:
         ([{"kind": "json"}], "has no name"),
         ([{"name": "json", "weight": -1}], "write 0 or more"),
         ("nowhere.py:f:1", "there is no file nowhere.py"),
+        ([{"name": "json", "gate": "xml"}], "the reward 'json' has no option 'gate'; write needs"),
+        ([{"name": "f", "kind": "function", "file": "a.py"}], "the reward 'f' has no option 'file'; write function"),
+        ([{"name": "f", "kind": "function"}], "the reward 'f' needs function; write it in its table"),
+        ([{"name": "numeric", "adapter": "trl"}], "it has column, extract, tolerance"),
         ("best:examples/rewards.py:f", "is not understood"),
     ],
 )
@@ -295,6 +300,51 @@ def test_a_runs_configuration_keeps_the_reward_tables() -> None:
     assert again.world_options == config.world_options
     mixture = PromptsWorld(**again.world_options).mixture
     assert [(part.name, part.needs) for part in mixture.parts] == [("numeric", "shape"), ("shape", "")]
+
+
+LISTED = """
+world = "prompts"
+
+[[rewards]]
+name = "shape"
+kind = "regex"
+pattern = '"q": \\d+'
+weight = 0.2
+
+[[rewards]]
+name = "numeric"
+needs = "shape"
+"""
+
+
+def test_rewards_may_be_a_list_of_tables_and_come_back_from_a_runs_folder() -> None:
+    fields = world_fields("prompts")
+    config = parse_settings(tomllib.loads(LISTED), fields)
+    written = write_toml(config)
+    assert written.count("[[world_options.rewards]]") == 2
+    assert parse_settings(tomllib.loads(written), fields) == config
+    parts = PromptsWorld(**config.world_options).mixture.parts
+    assert [(part.name, part.weight, part.needs) for part in parts] == [("shape", 0.2, ""), ("numeric", 1.0, "shape")]
+    assert parts[0].reward == Regex('"q": \\d+')
+    with pytest.raises(ConfigError, match=r"largest must be a whole number, not \[{'a': 1}\]"):
+        parse_settings({"world": "prompts", "largest": [{"a": 1}]}, fields)
+
+
+def test_sums_are_of_the_kinds_and_sizes_asked_for() -> None:
+    world = PromptsWorld(sums="minus", largest=3)
+    found = {
+        task.prompt.split("?")[0]: task.spec["answer"] for split in ("train", "heldout") for task in world.tasks(split)
+    }
+    assert found == {
+        "What is 1 minus 1": "0",
+        "What is 2 minus 1": "1",
+        "What is 2 minus 2": "0",
+        "What is 3 minus 1": "2",
+        "What is 3 minus 2": "1",
+        "What is 3 minus 3": "0",
+    }
+    with pytest.raises(ValueError, match="sums is 'divided'; write some of plus, minus, times"):
+        PromptsWorld(sums="divided")
 
 
 def test_siblings_are_compared_even_if_they_are_equal() -> None:
@@ -352,6 +402,7 @@ def test_a_checker_of_reasoning_gym_that_raises_gives_nothing_and_says_so() -> N
     world = PromptsWorld(reasoning_gym="chain_sum", gym_size=4)
     [part] = world.mixture.parts
     broken = Task("t", "", {"gym": "chain_sum", "entry": {}})
+    assert isinstance(part.reward, Gym)
     [verdict] = part.reward.judge(broken, ["1"])
     assert (verdict.value, verdict.note) == (0.0, "its checker raised KeyError: 'answer'")
 

@@ -89,6 +89,16 @@ def test_the_examples_rewards_run_in_a_world() -> None:
     assert "shows_work" not in world.score(plus, ["1"])[0].parts
 
 
+def test_the_examples_rewards_compare_siblings_and_read_columns() -> None:
+    file = ROOT / "examples/rewards.py"
+    world = PromptsWorld(rewards=f"{file}:agrees:1, {file}:near:3")
+    task = Task("t", "", {"answer": "7"})
+    parts = [score.parts for score in world.score(task, ["7", "so 7", "it is 8", "none"])]
+    assert [part["agrees"] for part in parts] == [0.5, 0.5, 0.25, 0.0]
+    assert [part["near"] for part in parts] == [1.0, 1.0, 0.5, 0.0]
+    assert world.compares_siblings
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [("return [float('nan')]", "gave nan"), ("return ['good']", "no number"), ("return []", "gave 0 rewards for 1")],

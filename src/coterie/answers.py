@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from coterie.arguments import UsageError, Words
-from coterie.build import export_policy, read_run_config
+from coterie.build import export_policy, make_scorer, read_run_config
 from coterie.config import parse_settings
 from coterie.rollouts import Score, Task
 from coterie.runs.folder import RunFolder
@@ -23,7 +23,6 @@ from coterie.worlds.check import check_world
 from coterie.worlds.load import load_world, world_fields
 from coterie.worlds.machines.export import export_machine
 from coterie.worlds.machines.goals import goal_of
-from coterie.worlds.scoring import Scorer
 
 
 def find_task(world: World, prompt: str) -> Task:
@@ -73,7 +72,7 @@ be a task of the world. --json prints one object a file: {"file", "total", "vali
     task = find_task(world, prompt) if prompt is not None else Task("file", "")
     if known is not None:
         task = known_task(world, known)
-    with Scorer(world, 1, limit) as scorer:
+    with make_scorer(config.model_copy(update={"workers": 1, "answer_limit_s": limit}), world) as scorer:
         for file in files:
             try:
                 answer = Path(file).read_bytes().decode(errors="replace")

@@ -15,6 +15,8 @@ FLAGS = (
     "explain",
     "eval_only",
     "merge",
+    "profile",
+    "chat",
     "use_curriculum",
     "use_priority_buffer",
 )

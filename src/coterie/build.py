@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
@@ -10,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coterie.config import ConfigError, GRPOConfig, parse_settings, read_toml, write_toml
-from coterie.engines.base import Engine
+from coterie.engines.base import Engine, Judge
 from coterie.extras import require
 from coterie.grpo.objective import Objective
 from coterie.judges import judge_named, obtain_judge
 from coterie.runs.folder import RunFolder
+from coterie.training.critics import CriticScorer
 from coterie.training.judging import JudgedScorer, Scoring
 from coterie.training.samples import Reader, Sample, has_passages
 from coterie.training.trainer import Trainer, Watcher
@@ -46,7 +48,7 @@ class GRPOTrainer(Trainer):
         world = world or load_world(config.world, config.world_options)
         config = settle(config, world)
         engine = engine or make_engine(config, world)
-        scorer: Scoring = Scorer(world, config.workers or available_cores(), config.answer_limit_s)
+        scorer: Scoring = make_scorer(config, world)
         if judge_named(config, world) != "none":
             # Made when it is needed: a new one learns from the policy that GRPO starts from.
             scorer = JudgedScorer(scorer, lambda: obtain_judge(self, say))
@@ -63,6 +65,23 @@ class GRPOTrainer(Trainer):
                 self.readers.append(sample_writer(self.run))
 
 
+def make_scorer(config: GRPOConfig, world: World) -> Scorer | CriticScorer:
+    """Worker processes and, where the world names models as rewards, this process."""
+    scorer = Scorer(world, config.workers or available_cores(), config.answer_limit_s)
+    return CriticScorer(world, scorer, lambda: make_critics(config, world)) if world.critics() else scorer
+
+
+def make_critics(config: GRPOConfig, world: World) -> dict[str, Judge]:
+    """The classifiers that a world names, loaded."""
+    require("transformers", "llm")
+    from coterie.engines.torch.classifier import Classifier
+
+    try:
+        return {name: Classifier(critic, find_device(config)) for name, critic in world.critics().items()}
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
 def settle(config: GRPOConfig, world: World) -> GRPOConfig:
     """Settings that are said in terms of the world, in numbers: passes over its tasks, its own curriculum."""
     meant: dict[str, object] = {}
@@ -75,7 +94,11 @@ def settle(config: GRPOConfig, world: World) -> GRPOConfig:
             raise ConfigError(f"the world {world.name!r} brings no curriculum; write phases under [[curriculum]]")
     if writes_text(config, world):
         # What suits a policy from scratch would ruin one that can already write.
-        usual = {"max_tokens": 256, "cold_start_steps": 0, "learning_rate": 1e-4 if config.lora_rank else 1e-5}
+        rate = 1e-4 if config.lora_rank else 1e-5
+        usual = {"max_tokens": 256, "cold_start_steps": 0, "learning_rate": rate}
+        if computes_in_bfloat16(config):
+            # One token after another, and all at once: rounded differently, they are two policies.
+            usual["importance_cap"] = 2.0
         meant |= {name: value for name, value in usual.items() if name not in config.model_fields_set}
     return config.model_copy(update=meant)
 
@@ -83,6 +106,15 @@ def settle(config: GRPOConfig, world: World) -> GRPOConfig:
 def writes_text(config: GRPOConfig, world: World) -> bool:
     """Whether the policy is a language model."""
     return config.model is not None or world.language() is None
+
+
+def computes_in_bfloat16(config: GRPOConfig) -> bool:
+    """Whether a language model does, where this runs."""
+    if config.dtype != "auto" or config.device == "cpu":
+        return config.dtype == "bfloat16"
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.is_bf16_supported()
 
 
 def available_cores() -> int:
@@ -165,14 +197,26 @@ def make_language_model(config: GRPOConfig, world: World) -> LanguageModelEngine
     device = find_device(config)
     torch.set_num_threads(config.threads or available_cores())
     chosen = {name: getattr(config, name) for name in ModelSettings.__dataclass_fields__}
+    chosen["grammar"] = grammar_of(config, world)
     settings = learner_settings(config, 2_048 if device == "cpu" else 16_384)
     try:
-        engine = LanguageModelEngine(ModelSettings(**chosen), settings, config.seed, device, config.offload_reference)
+        engine = LanguageModelEngine(
+            ModelSettings(**chosen), settings, config.seed, device, config.offload_reference, world.instruction
+        )
         if config.start_from is not None:
             engine.load_policy(find_policy(Path(config.start_from)))
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return engine
+
+
+def grammar_of(config: GRPOConfig, world: World) -> str | None:
+    """What answers follow; "world" is the JSON schema that the world brings."""
+    if config.grammar != "world":
+        return config.grammar
+    if (schema := world.schema()) is None:
+        raise ConfigError(f"the world {world.name!r} brings no grammar; write a file or a regular expression")
+    return json.dumps(schema)
 
 
 def export_policy(run: RunFolder, to: Path, merge: bool, checkpoint: str | None = None) -> None:
@@ -242,7 +286,9 @@ def find_policy(path: Path) -> Path:
 def read_run_config(run: RunFolder) -> GRPOConfig:
     """The configuration a run was started with."""
     settings = read_toml(run.path / "config.toml")
-    return parse_settings(settings, world_fields(settings["world"]))
+    config = parse_settings(settings, world_fields(settings["world"]))
+    # What a run leaves out it does without: no default may come in later.
+    return config.model_copy(update=dict(config))
 
 
 def default_out(config: GRPOConfig, suffix: str = "") -> str:

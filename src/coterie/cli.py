@@ -28,7 +28,7 @@ Coterie trains generators to make things that can be checked.
   coterie pretrain WORLD                         imitate the world's examples, and nothing else
   coterie train-judge WORLD                      a judge of filled-in texts, for train --judge-checkpoint
   coterie eval RUN                               judge a run's policy on held-out tasks
-  coterie sample RUN --prompt TEXT               let it answer, and see what came of it
+  coterie sample RUN --prompt TEXT               let it answer, and see what came of it; or chat with it
   coterie score WORLD FILE… [--json]             judge answers from files
   coterie check WORLD | my_world.py              test a world against the contract
   coterie plot RUN                               draw a run's curves
@@ -51,7 +51,8 @@ coterie train --resume RUN [--name value …]
   coterie train --resume runs/first
 
 Names may be written with dashes or underscores, as --name value, --name=value or name=value.
---quiet prints nothing but errors. ^C finishes the step, saves, and says how to go on.
+--quiet prints nothing but errors. --profile tells where the time of a step went, and writes it down.
+^C finishes the step, saves, and says how to go on.
 
 """
 

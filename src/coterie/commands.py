@@ -15,7 +15,8 @@ from coterie import answers
 from coterie.answers import find_task, show_parts
 from coterie.arguments import UsageError, Words
 from coterie.assembly import Assembler, Assembly, Built
-from coterie.build import GRPOTrainer, default_out, find_policy, read_run_config, settle
+from coterie.build import GRPOTrainer, default_out, find_policy, read_run_config, settle, writes_text
+from coterie.chatting import chat
 from coterie.config import ConfigError, GRPOConfig, parse_settings, read_toml, write_toml
 from coterie.demo import SETTINGS, run_demo
 from coterie.display import Display, show_table
@@ -40,7 +41,7 @@ SAMPLING_NAMES = ("temperature", "top_p", "fill_passes", "max_tokens", "seed", "
 def train(words: Words, only_cold_start: bool = False) -> int:
     if words.pop_flag("eval_only"):
         return evaluate_only(words)
-    quiet = words.pop_flag("quiet")
+    quiet, profile = words.pop_flag("quiet"), words.pop_flag("profile")
     resume = words.pop("resume")
     run = None
     if resume is None:
@@ -63,7 +64,7 @@ def train(words: Words, only_cold_start: bool = False) -> int:
                 found = trainer.resume(display.warn)
                 display.say(f"going on after {trainer.place}" if found else "no checkpoint yet: starting anew")
             with stops_gently(trainer, display):
-                metrics = trainer.train()
+                metrics = train_in_profile(trainer, display) if profile else trainer.train()
     assert trainer.run is not None
     path = trainer.run.path
     if trainer.guard.parted:
@@ -79,6 +80,22 @@ def train(words: Words, only_cold_start: bool = False) -> int:
         reward = f"reward {metrics['reward']:.3f}. " if metrics else ""
         display.say(f"Done: {reward}The run is in {path}. Try: coterie eval {path}")
     return 0
+
+
+def train_in_profile(trainer: GRPOTrainer, display: Display) -> dict[str, float]:
+    """Train, and say where the time went."""
+    from coterie.engines.torch.profile import profiling
+
+    assert trainer.run is not None
+    with profiling(trainer.run.path, trainer.config.device) as profile:
+        trainer.watchers.append(profile)
+        metrics = trainer.train()
+    if profile.steps_timed == 0:
+        display.warn("--profile times the third step and those after it, and there was none; set steps to 3 or more")
+    elif not display.quiet:
+        show_table(f"{profile.steps_timed} steps", ("phase", "s a step", "share", "calls"), profile.rows())
+    display.say(f"More in {trainer.run.path}/profile.json and profile.txt")
+    return metrics
 
 
 def evaluate_only(words: Words) -> int:
@@ -209,18 +226,27 @@ reward. For bricks, --rejection, --rollback and --best-of N build as BrickGPT do
 
 def sample(words: Words) -> int:
     """\
-coterie sample RUN [--prompt TEXT] [--num 4] [--temperature T] [--checkpoint best] [--picture FILE.png]
+coterie sample RUN [--prompt TEXT] [--num 4] [--temperature T] [--checkpoint best] [--picture FILE.png] [--chat]
 
 Answers a prompt (--caption is the same), or held-out tasks if there is none, and judges the answers. For bricks:
---rejection refuses bad bricks, --rollback takes back what falls, --best-of N keeps the best of N.
+--rejection refuses bad bricks, --rollback takes back what falls, --best-of N keeps the best of N. A language model at a
+terminal, or anywhere with --chat, holds a conversation: /reset forgets it, ^D ends it; --num N answers tasks instead.
 
   coterie sample runs/first --prompt "a bench 8 wide 3 deep 4 tall" --num 6 --picture bench.png
 """
     num, how = words.pop_number("num"), read_assembly(words)
     caption = words.pop("caption")
     prompt, picture = words.pop("prompt", caption), words.pop("picture")
+    wants_chat = words.pop_flag("chat")
     _, trainer = open_run(words)
     words.finish("sample")
+    if wants_chat or (prompt is None and num is None and picture is None and sys.stdin.isatty()):
+        if writes_text(trainer.config, trainer.world):
+            with trainer.scorer:
+                chat(trainer)
+            return 0
+        if wants_chat:
+            raise UsageError("--chat is for language models; this policy answers tasks of its world")
     with trainer.scorer:
         answers = answer_and_judge(trainer, prompt, num, how)
     for task, answer, score in answers:

@@ -169,7 +169,9 @@ class GRPOConfig(BaseModel):
     dtype: Literal["auto", "float32", "bfloat16"] = Field(default="auto", description="what it computes in")
     chat_template: bool = Field(default=True, description="pose prompts to it as a user's message where it knows chats")
     grammar: str | None = Field(
-        default=None, description="its answers follow it: a JSON schema (.json), Lark (.lark), or a regular expression"
+        default=None,
+        description="its answers follow it: a JSON schema (.json), Lark (.lark), a regular expression, or world "
+        "for the schema that the world brings",
     )
     lora_rank: NonNegativeInt = Field(default=16, description="of its LoRA adapter; 0: all its weights learn")
     lora_alpha: PositiveFloat = Field(default=32.0, description="the adapter counts lora_alpha / lora_rank")
@@ -177,6 +179,7 @@ class GRPOConfig(BaseModel):
     lora_targets: str = Field(default="all-linear", description="layers with an adapter; or their names, with commas")
     frozen: str = Field(default="", description="weights with such a part in their name stay, where all others learn")
     gradient_checkpointing: bool = Field(default=False, description="compute layers twice rather than keep them")
+    compile_layers: bool = Field(default=False, description="let torch.compile fuse its layers for learning")
     optimizer: Literal["adamw", "adamw_8bit"] = Field(default="adamw", description="8 bits need CUDA and bitsandbytes")
     logprob_chunk: PositiveInt = Field(default=512, description="places whose logits are in memory at once")
 
@@ -267,12 +270,16 @@ def parse_settings(settings: Mapping[str, Any], world_settings: Mapping[str, Any
 
 def _coerce(name: str, value: Any, default: Any) -> Any:
     """A world's setting as the type of its default: the command line brings only strings."""
-    if type(value) is type(default):
-        return value
+    if type(value) is type(default) or (isinstance(default, str) and _are_tables(value)):
+        return value  # tables that have a short form in text, such as rewards, are read by the world
     try:
         return pydantic.TypeAdapter(type(default)).validate_python(value)
     except pydantic.ValidationError:
         raise ConfigError(f"{name} must be {_type_name(type(default))}, not {value!r}") from None
+
+
+def _are_tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(table, dict) for table in value)
 
 
 def _type_name(kind: type) -> str:
@@ -309,13 +316,19 @@ def write_toml(config: GRPOConfig) -> str:
     """The configuration as TOML; what is not set is left out."""
     values = config.model_dump(exclude_none=True)
     options = values.pop("world_options")
-    phases = values.pop("curriculum")
-    lines = [f"{name} = {_toml_value(value)}" for name, value in values.items()]
+    lists = {"curriculum": values.pop("curriculum")}
+    lists |= {f"world_options.{name}": options.pop(name) for name in list(options) if _are_tables(options[name])}
+    lines = _toml_lines(values)
     if options:
-        lines += ["", "[world_options]", *(f"{name} = {_toml_value(value)}" for name, value in options.items())]
-    for phase in phases:
-        lines += ["", "[[curriculum]]", *(f"{name} = {_toml_value(value)}" for name, value in phase.items())]
+        lines += ["", "[world_options]", *_toml_lines(options)]
+    for name, tables in lists.items():
+        for table in tables:
+            lines += ["", f"[[{name}]]", *_toml_lines(table)]
     return "\n".join(lines) + "\n"
+
+
+def _toml_lines(table: Mapping[str, Any]) -> list[str]:
+    return [f"{name} = {_toml_value(value)}" for name, value in table.items()]
 
 
 def _toml_value(value: Any) -> str:

@@ -13,7 +13,7 @@ def warnings_of(config: GRPOConfig, world: World) -> list[str]:
     """What a careful reader of this configuration would ask about."""
     sizes = Sizes.of(config, world)
     found = [*_signal_warnings(config), *_loss_warnings(sizes), *_task_warnings(config, world)]
-    return [*found, *_run_warnings(sizes, world)]
+    return [*found, *_run_warnings(sizes, world), *(_model_warnings(config) if config.model else ())]
 
 
 def _signal_warnings(config: GRPOConfig) -> Iterator[str]:
@@ -94,23 +94,34 @@ def _task_warnings(config: GRPOConfig, world: World) -> Iterator[str]:
         yield f"hindsight is set, but the world {world.name} does not define relabel"
     if config.cold_start_steps and config.start_from:
         yield "the policy of start_from goes through the cold start again; write cold_start_steps = 0"
-    if not config.start_from and not (config.cold_start_steps and len(world.examples())):
+    if not config.model and not config.start_from and not (config.cold_start_steps and len(world.examples())):
         yield "the policy starts from random weights: without a cold start it may never meet a reward"
     heldout = len(world.tasks("heldout"))
     if config.eval_tasks > heldout:
         yield f"eval_tasks = {config.eval_tasks}, but only {heldout} tasks are held out"
 
 
+def _model_warnings(config: GRPOConfig) -> Iterator[str]:
+    if config.optimizer == "adamw_8bit" and config.device == "cpu":
+        yield "adamw_8bit needs a GPU: training refuses it on a CPU; write adamw"
+    if config.frozen and config.lora_rank:
+        yield "with LoRA every weight is frozen: training refuses frozen; write lora_rank = 0, or no frozen"
+    if not config.lora_rank and config.learning_rate > 1e-4:
+        yield f"learning_rate = {config.learning_rate:g} is high for all weights of a language model; 1e-5 is usual"
+    if config.lora_alpha > 4 * config.lora_rank > 0:
+        yield f"an adapter that counts {config.lora_alpha / config.lora_rank:g} times learns in jumps; lower lora_alpha"
+
+
 def _run_warnings(sizes: Sizes, world: World) -> Iterator[str]:
     config = sizes.config
     language = world.language()
-    if language and config.max_tokens and config.max_tokens > language.max_tokens:
+    if language and not config.model and config.max_tokens and config.max_tokens > language.max_tokens:
         yield f"max_tokens = {config.max_tokens} is cut to the language's own {language.max_tokens}"
     if config.overlong == "shape" and config.overlong_buffer >= sizes.answer_tokens:
         yield f"overlong_buffer {config.overlong_buffer} is no less than the limit: every answer is penalized"
     if config.replay_capacity and not sizes.replayed_groups:
         yield "replay_share of a step's tasks rounds to 0 groups: nothing is ever replayed"
-    if config.width % (2 * config.heads):
+    if not config.model and config.width % (2 * config.heads):
         yield f"width {config.width} does not divide into {config.heads} heads of even size: training refuses it"
     if min(sizes.micro_tokens.values()) < sizes.row_tokens:
         yield f"a micro-batch is smaller than the longest row: such rows, {sizes.row_tokens} tokens, go one by one"

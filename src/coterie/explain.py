@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from coterie.config import GRPOConfig
 from coterie.doubts import warnings_of
-from coterie.sizes import Sizes, count_parameters, memory, phases_of
+from coterie.sizes import Sizes, count_parameters, memory, phases_of, text_memory
 from coterie.worlds.base import World
 
 # Every choice of every setting that is one, in a formula or a few words; names in braces are settings.
@@ -73,7 +73,7 @@ WORDS: dict[str, dict[str, str]] = {
     "dtype": {
         "auto": "bfloat16 on a GPU that has it, float32 elsewhere",
         "float32": "float32 throughout",
-        "bfloat16": "bfloat16, but for what learns and for probabilities",
+        "bfloat16": "bfloat16; the optimizer moves float32 masters, and probabilities are in float32",
     },
     "optimizer": {
         "adamw": "AdamW, two moments in float32",
@@ -96,6 +96,7 @@ def explain(config: GRPOConfig, world: World) -> str:
         "Replay": _replay_lines(sizes),
         "Tasks": _task_lines(config, world),
         "Schedule": _schedule_lines(sizes, world),
+        **({"Language model": _model_lines(sizes)} if config.model else {}),
         "Memory": _memory_lines(sizes),
         "Warnings": warnings_of(config, world) or ["none"],
     }
@@ -111,7 +112,7 @@ def _batch_lines(sizes: Sizes, world: World) -> Iterator[str]:
     config = sizes.config
     tasks = len(world.tasks("train"))
     drawn = config.steps * config.prompts_per_step
-    yield f"the policy {_say(config, 'policy')}"
+    yield "the policy is a language model" if config.model else f"the policy {_say(config, 'policy')}"
     yield f"{config.prompts_per_step} tasks x {config.group_size} answers = {sizes.answers:,} answers a step"
     yield (
         f"{config.steps:,} steps = {config.steps * sizes.answers:,} answers; {drawn:,} tasks drawn of {tasks:,} to "
@@ -123,8 +124,9 @@ def _batch_lines(sizes: Sizes, world: World) -> Iterator[str]:
         f"epochs x minibatches: {config.epochs} x {sizes.minibatches} (of {sizes.minibatch:,} answers) = "
         f"{sizes.updates} optimizer updates a rollout, {config.steps * sizes.updates:,} in all"
     )
+    about = "about " if config.model else ""
     yield (
-        f"prompts up to {sizes.prompt_tokens:,} tokens, answers up to {sizes.answer_tokens:,}: at most "
+        f"prompts up to {about}{sizes.prompt_tokens:,} tokens, answers up to {sizes.answer_tokens:,}: at most {about}"
         f"{sizes.learned_answers * sizes.row_tokens:,} tokens a step, {sizes.learned_answers * sizes.answer_tokens:,} "
         "of them chosen"
     )
@@ -228,12 +230,46 @@ def _schedule_lines(sizes: Sizes, world: World) -> Iterator[str]:
     yield f"held-out tasks every {config.eval_every} steps, {saved}" if config.eval_every else saved
 
 
+def _model_lines(sizes: Sizes) -> Iterator[str]:
+    """What of it learns, in what, and what is on and off."""
+    config, shape = sizes.config, sizes.shape
+    known = f"{shape.parameters / 1e6:,.1f}M parameters" if shape else "its size is told when it is loaded"
+    yield f"{config.model}: {known}; computes in {_say(config, 'dtype')}"
+    if config.lora_rank:
+        some = f", {shape.adapter(config.lora_rank, config.lora_targets) / 1e6:,.2f}M parameters" if shape else ""
+        dropout = f", dropout {config.lora_dropout:g}" if config.lora_dropout else ""
+        yield (
+            f"LoRA of rank {config.lora_rank} on {config.lora_targets}{some}, counting "
+            f"{config.lora_alpha / config.lora_rank:g} times{dropout}; all else is frozen"
+        )
+    else:
+        yield f"all weights learn{f', but those with {config.frozen} in their names' if config.frozen else ''}"
+    yield f"optimizer: {_say(config, 'optimizer')}"
+    if not config.kl_coef:
+        yield "no reference: kl_coef is 0"
+    elif config.lora_rank:
+        still = config.reference == "static"
+        yield f"reference: the adapter {'switched off' if still else 'with other weights'}; no second model"
+    else:
+        yield f"reference: a copy of the model{', off the device between rollouts' if config.offload_reference else ''}"
+    for name, on in (
+        ("gradient checkpointing", config.gradient_checkpointing),
+        ("chat template", config.chat_template),
+        (f"grammar ({config.grammar})" if config.grammar else "grammar", config.grammar is not None),
+    ):
+        yield f"{name}: {'on' if on else 'off'}"
+
+
 def _memory_lines(sizes: Sizes) -> Iterator[str]:
     config = sizes.config
-    parameters = count_parameters(sizes.vocabulary, config.width, config.depth, sizes.fills)
-    yield f"{parameters:,} parameters: width {config.width}, depth {config.depth}, vocabulary {sizes.vocabulary}"
+    if config.model and sizes.shape is None:
+        yield f"{config.model} is not on this disk; `coterie train` tells when it is loaded"
+        return
+    if not config.model:
+        parameters = count_parameters(sizes.vocabulary, config.width, config.depth, sizes.fills)
+        yield f"{parameters:,} parameters: width {config.width}, depth {config.depth}, vocabulary {sizes.vocabulary}"
     for device, tokens in sizes.micro_tokens.items():
-        held = memory(sizes, tokens)
+        held = text_memory(sizes, sizes.shape, device, tokens) if sizes.shape else memory(sizes, tokens)
         learning, sampling = ("activations of a micro-batch", "logits at chosen places"), "cache while sampling"
         always = sum(size for name, size in held.items() if name not in (*learning, sampling))
         if config.offload_reference:

@@ -21,6 +21,7 @@ from coterie.grpo.advantages import ADVANTAGES, clip_advantages, has_signal, wit
 from coterie.grpo.kl import KLS
 from coterie.grpo.rewards import minus_kl, normalized_sum, overlong_penalty
 from coterie.grpo.steering import adapt_entropy_coef, adapt_kl_coef
+from coterie.phases import phase
 from coterie.rollouts import Finish, Group, Score, Task, make_batch
 from coterie.runs.checkpoints import newest_sound, point, prune, write_checkpoint
 from coterie.runs.folder import RunFolder
@@ -143,7 +144,7 @@ class Trainer:
     def train_on_rollouts(self, rollouts: Sequence[Group], advantages: Numbers) -> Metrics:
         """Move the policy towards the answers with an advantage."""
         config, progress = self.config, self.progress
-        batch = make_batch(rollouts, advantages)
+        batch = phase("pack")(make_batch)(rollouts, advantages)
         if config.overlong == "mask":
             whole = [c.finish is not Finish.LENGTH for group in rollouts for c in group.completions]
             batch = batch.rows(np.flatnonzero(whole)) if any(whole) else batch
@@ -359,6 +360,7 @@ class Trainer:
 
     # What stays.
 
+    @phase("save")
     def save(self) -> Path:
         """Write a checkpoint, point `last` and, where earned, `best` to it, and drop old ones."""
         assert self.run is not None, "a trainer without a run folder has nowhere to save"
@@ -440,7 +442,8 @@ class Trainer:
             watcher(phase, done, total, metrics)
 
     @contextmanager
-    def _timed(self, phase: str) -> Iterator[None]:
+    def _timed(self, name: str) -> Iterator[None]:
         started = time.perf_counter()
-        yield
-        self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - started
+        with phase(name):
+            yield
+        self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - started

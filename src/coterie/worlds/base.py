@@ -179,6 +179,22 @@ class Passage:
     pieces: Sequence[tuple[str, Kind]]
 
 
+@dataclass(frozen=True)
+class Critic:
+    """A sequence classifier that reads answers. The training process asks it, for worlds do without torch."""
+
+    model: str  # a folder, or a name on a hub
+    label: str = ""  # whose probability is the reward; "": the logit of a model that has but one
+    reads: str = "answer"  # or "both": the prompt before it, in the model's chat template where it has one
+    batch: int = 32  # texts at once
+
+    def __post_init__(self) -> None:
+        if self.reads not in ("answer", "both"):
+            raise ValueError(f"a classifier reads 'answer' or 'both', not {self.reads!r}")
+        if self.batch < 1:
+            raise ValueError(f"a classifier's batch is {self.batch}; write 1 or more")
+
+
 class World(Protocol):
     """What is asked and how it is judged. Subclass it; its dataclass fields are its settings."""
 
@@ -194,8 +210,24 @@ class World(Protocol):
         """A verdict on each answer. A bad answer is a low Score, never an exception."""
         ...
 
+    def critics(self) -> Mapping[str, Critic]:
+        """Rewards by name that a model gives; none by default."""
+        return {}
+
+    def complete(self, score: Score, verdicts: Mapping[str, float]) -> Score:
+        """A score of ours with what the critics said."""
+        return score
+
     def language(self) -> Language | None:
         """The closed vocabulary, for a policy trained from scratch; None if there is none."""
+        return None
+
+    def instruction(self, task: Task) -> str:
+        """What is asked of a language model, which knows nothing of this world; by default the task's prompt."""
+        return task.prompt
+
+    def schema(self) -> Mapping[str, Any] | None:
+        """The JSON schema of answers, for a language model with grammar = "world"; None if they are not JSON."""
         return None
 
     def examples(self) -> Sequence[Example]:

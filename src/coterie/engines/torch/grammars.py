@@ -36,7 +36,9 @@ class Grammar:
 
 
 def compile_grammar(matcher: Any, written: str) -> str:
-    """A file's name says what is in it; anything else is a regular expression."""
+    """A file's name says what is in it; what begins with a brace is a JSON schema, all else a regular expression."""
+    if written.lstrip().startswith("{"):
+        return str(matcher.grammar_from_json_schema(written))
     suffix = Path(written).suffix
     if suffix == ".json":
         return str(matcher.grammar_from_json_schema(Path(written).read_text()))

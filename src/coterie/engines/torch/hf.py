@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,22 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from coterie.engines.base import Dials, Metrics, OutOfStep, Sampling
-from coterie.engines.torch.chunks import score_in_chunks
+from coterie.engines.torch.chunks import score_in_chunks, split_rows
+from coterie.engines.torch.decoder.decoder import Decoder
+from coterie.engines.torch.decoding import Drawn
 from coterie.engines.torch.grammars import Grammar
+from coterie.engines.torch.head import PLAIN, kernels_for
 from coterie.engines.torch.learner import Learner, LearnerSettings
+from coterie.engines.torch.packed_attention import flash_runs
 from coterie.engines.torch.pretrained import (
     LanguageModel,
     ModelError,
     ModelSettings,
+    Pretrained,
     learning_memory,
     load_pretrained,
 )
-from coterie.engines.torch.writing import Written, decode
+from coterie.engines.torch.writing import decode as decode_plainly
 from coterie.rollouts import Batch, Completion, Finish, Floats, Group, Task, make_batch
 from coterie.worlds.base import Example, read_messages
 
@@ -46,34 +52,54 @@ class LanguageModelEngine:
         seed: int,
         device: str = "cpu",
         offload_reference: bool = False,
+        instruction: Callable[[Task], str] = attrgetter("prompt"),
+        loaded: Pretrained | None = None,
     ) -> None:
-        self.settings, self.offload_reference = model, offload_reference
+        self.settings, self.offload_reference, self.instruction = model, offload_reference, instruction
         self.device = torch.device(device)
         self.generator = torch.Generator(self.device).manual_seed(seed)
-        loaded = load_pretrained(model, self.device, seed)
+        loaded = loaded or load_pretrained(model, self.device, seed)
         self.model, self.tokenizer, self.adapter = loaded.model, loaded.tokenizer, loaded.adapter
         self.ends = end_tokens(self.model.causal, self.tokenizer)
         self.grammar: Grammar | None = None
         if model.grammar is not None:
             self.grammar = Grammar(model.grammar, self.tokenizer, self.model.vocabulary, self.ends)
+        on_gpu = self.device.type == "cuda"
+        self.decoder = Decoder(self.model) if on_gpu and not self.model.why_plain else None
         # Nothing before it is first asked of. With LoRA then weights of the adapter, empty if it is off.
         self.reference: LanguageModel | dict[str, Tensor] | None = None
+        # What a whole model in fewer bits rounds, once it is a mean: such steps are too small for it.
+        self.reference_masters: dict[str, Tensor] = {}
         score = partial(score_in_chunks, chunk=model.logprob_chunk)
-        self.learner: Learner[LanguageModel] = Learner(self.model, settings, self.generator, score)
+        split = partial(split_rows, self.model)
+        self.learner: Learner[LanguageModel] = Learner(self.model, settings, self.generator, score, split)
 
     def describe(self) -> str:
         weights = list(self.model.parameters())
         learning = sum(p.numel() for p in weights if p.requires_grad) / 1e6
         how = f"LoRA of rank {self.settings.lora_rank}" if self.adapter else "all weights"
-        dtype = str(self.model.autocast or self.model.causal.dtype).removeprefix("torch.")
+        dtype = str(self.model.causal.dtype).removeprefix("torch.")
         learner = self.learner.settings
         moment_bytes = 1 if learner.optimizer == "adamw_8bit" else 4
         memory = learning_memory(self.model, self.settings, learner.micro_batch_tokens, moment_bytes) / 1e9
         return (
             f"{type(self.model.causal).__name__} {self.settings.model}: {sum(p.numel() for p in weights) / 1e6:.1f}M "
             f"parameters, {learning:.2f}M learn ({how}), on {self.device}, {dtype}, {torch.get_num_threads()} threads; "
-            f"learning takes about {memory:.1f} GB"
+            f"learning takes about {memory:.1f} GB; {self._learning_by()}; {self._sampling_by()}"
         )
+
+    def _learning_by(self) -> str:
+        flash = flash_runs(self.device, self.model.causal.dtype, self.model.head_width)
+        rows = f"packed, attention by {'flash kernels' if flash else 'scaled dot products'}"
+        if self.model.why_plain:
+            rows = f"padded, as {self.model.why_plain}"
+        kernels = "plain torch" if kernels_for(self.device) is PLAIN else "Triton kernels"
+        return f"rows are {rows}; log-probabilities by {kernels if self.model.plain_head else 'autograd'}"
+
+    def _sampling_by(self) -> str:
+        if self.decoder is not None:
+            return self.decoder.describe()
+        return f"sampling by plain operations{f' ({self.model.why_plain})' if self.model.why_plain else ''}"
 
     # Text and tokens.
 
@@ -101,18 +127,16 @@ class LanguageModelEngine:
 
     def known(self, task: Task, answer: str) -> Completion:
         """An answer that somebody wrote, as if it had been drawn, everything being possible."""
-        written = Written([*self.encode_answer(answer), self.ends[0]], finish=Finish.STOP)
-        written.logprobs = [0.0] * len(written.tokens)
-        return self._complete(self.encode_prompt(task.prompt), written)
+        tokens = np.array([*self.encode_answer(answer), self.ends[0]], np.int64)
+        drawn = Drawn(tokens, np.zeros(len(tokens), np.float32), None, Finish.STOP)
+        return self._complete(self.encode_prompt(self.instruction(task)), drawn)
 
-    def _complete(self, prompt: Sequence[int], answer: Written, begun: Sequence[int] = ()) -> Completion:
-        blank = np.zeros(len(prompt), np.float32)
-        nothing = np.zeros((self.model.vocabulary + 7) // 8, np.uint8)  # gives an empty answer's support its width
+    def _complete(self, prompt: Sequence[int], answer: Drawn, begun: Sequence[int] = ()) -> Completion:
         return Completion(
-            tokens=np.array([*prompt, *answer.tokens], np.int64),
+            tokens=np.concatenate([np.array(prompt, np.int64), answer.tokens]),
             chosen=np.arange(len(prompt) + len(answer.tokens)) >= len(prompt),
-            logprobs=np.concatenate([blank, np.array(answer.logprobs, np.float32)]),
-            legal=None if answer.support is None else np.stack([*answer.support, nothing])[:-1],
+            logprobs=np.concatenate([np.zeros(len(prompt), np.float32), answer.logprobs]),
+            legal=answer.support,
             text=self.decode_answer([*begun, *answer.tokens]),
             finish=answer.finish,
         )
@@ -121,7 +145,7 @@ class LanguageModelEngine:
 
     def sample(self, tasks: Sequence[Task], group_size: int, sampling: Sampling) -> Iterator[tuple[int, Group]]:
         begun = self.encode_answer(sampling.begin) if sampling.begin else []
-        prompts = [self.encode_prompt(task.prompt) + begun for task in tasks]
+        prompts = [self.encode_prompt(self.instruction(task)) + begun for task in tasks]
         max_tokens = sampling.max_tokens or LONGEST
         waiting: dict[int, dict[int, Completion]] = {i: {} for i in range(len(tasks))}
         stream = self.generator
@@ -132,7 +156,8 @@ class LanguageModelEngine:
             constraint = self.grammar.constraint(len(tasks) * group_size)
             for token in begun:
                 constraint.advance(np.full(len(tasks) * group_size, token))
-        drawn = decode(self.model, prompts, group_size, self.ends, max_tokens, sampling, stream, constraint)
+        decode = self.decoder.decode if self.decoder else partial(decode_plainly, self.model)
+        drawn = decode(prompts, group_size, self.ends, max_tokens, sampling, stream, constraint)
         try:
             for row, answer in drawn:
                 place, sibling = divmod(row, group_size)
@@ -201,16 +226,28 @@ class LanguageModelEngine:
             assert isinstance(old, dict)
             self.reference = {name: old_share * old[name] + (1 - old_share) * now[name] for name in now}
         elif old_share == 0 or not isinstance(self.reference, LanguageModel):
-            self.reference = copy.deepcopy(self.model).requires_grad_(False)
+            self.reference, self.reference_masters = copy.deepcopy(self.model).requires_grad_(False), {}
         else:
-            for old_weight, new in zip(self.reference.parameters(), self.model.parameters(), strict=True):
-                old_weight.mul_(old_share).add_(new.to(old_weight.device), alpha=1 - old_share)
+            self._average(dict(self.reference.named_parameters()), old_share)
         if self.offload_reference and isinstance(self.reference, LanguageModel):
             self.reference.to("cpu")
 
+    def _average(self, weights: Mapping[str, Tensor], old_share: float) -> None:
+        """Move the reference's weights towards the policy's."""
+        for each in self.learner.masters.learned:
+            weight = weights[each.name]
+            mean = weight
+            if weight.dtype != torch.float32:
+                mean = self.reference_masters.setdefault(each.name, weight.float())
+            mean.mul_(old_share).add_(each.master.to(mean.device), alpha=1 - old_share)
+            weight.copy_(mean)
+
     def _adapter_weights(self) -> dict[str, Tensor]:
-        """A copy, under the names that peft saves."""
-        state = peft.get_peft_model_state_dict(self.adapter, save_embedding_layers=False)
+        """A copy, in float32 and under the names that peft saves."""
+        masters = {
+            each.name.replace("causal.", "base_model.model.", 1): each.master for each in self.learner.masters.learned
+        }
+        state = peft.get_peft_model_state_dict(self.adapter, masters, save_embedding_layers=False)
         return {name: value.detach().clone() for name, value in state.items()}
 
     def _set_adapter(self, weights: Mapping[str, Tensor]) -> None:
@@ -245,7 +282,8 @@ class LanguageModelEngine:
             weights = dict(model.state_dict()) if isinstance(model, LanguageModel) else model
             # Tied weights are one tensor under two names, which safetensors does not allow.
             apart = {name: value.clone().contiguous() for name, value in weights.items()}
-            save_file(apart, folder / "reference.safetensors")
+            means = {f"master.{name}": value for name, value in self.reference_masters.items()}
+            save_file(apart | means, folder / "reference.safetensors")
 
     def export(self, folder: Path, merge: bool) -> None:
         """The policy alone: the adapter, or the whole model, with the adapter merged into it if asked."""
@@ -270,6 +308,9 @@ class LanguageModelEngine:
             else:
                 self.blend_reference(0.0)
                 assert isinstance(self.reference, LanguageModel)
+                for name in [name for name in weights if name.startswith("master.")]:
+                    mean = weights.pop(name)
+                    self.reference_masters[name.removeprefix("master.")] = mean.to(self.reference.device)
                 self.reference.load_state_dict(weights)
 
     def load_policy(self, folder: Path) -> None:
@@ -289,6 +330,7 @@ class LanguageModelEngine:
         else:
             causal = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=self.model.causal.dtype)
             self.model.causal.load_state_dict(causal.state_dict())
+        self.learner.masters.follow()
 
 
 def end_tokens(causal: Any, tokenizer: Any) -> tuple[int, ...]:

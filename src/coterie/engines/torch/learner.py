@@ -15,9 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coterie.engines.base import Dials, Metrics, OutOfStep
+from coterie.engines.torch.masters import Masters
+from coterie.engines.torch.transfer import to_device
 from coterie.engines.torch.transformer import Transformer
 from coterie.grpo.losses import EXTREMES, ratio_extremes
 from coterie.grpo.objective import Objective, entropy, step_loss
+from coterie.phases import phase
 from coterie.rollouts import Batch, Floats, Ints, unpack_bits
 
 Totals = defaultdict[str, float]
@@ -48,18 +51,21 @@ class Places:
 
 # How a batch is read: a causal policy looks back from each place, one that fills in hides what was chosen.
 ScorePlaces = Callable[[Model, Batch, float], Places]
+# How it is split into micro-batches of so many tokens.
+SplitRows = Callable[[Batch, int], Iterator[Ints]]
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some rows of a step and, where the sampler was not the old policy, its log-probabilities."""
+    """Some rows of a step and, where it had to be asked, what the policy before the step thought of them."""
 
     batch: Batch
-    sampler: Floats | None
+    old: Floats | None  # [N, T]
+    is_first: bool  # of the first update, which shows how far sampler and learner are apart
 
     def rows(self, index: Ints) -> Part:
         batch = self.batch.rows(index)
-        return Part(batch, None if self.sampler is None else self.sampler[index, : batch.tokens.shape[1]])
+        return Part(batch, None if self.old is None else self.old[index, : batch.tokens.shape[1]], self.is_first)
 
 
 def micro_batches(lengths: Ints, max_tokens: int) -> Iterator[Ints]:
@@ -70,6 +76,11 @@ def micro_batches(lengths: Ints, max_tokens: int) -> Iterator[Ints]:
         count = max(1, max_tokens // int(lengths[order[start]]))
         yield order[start : start + count]
         start += count
+
+
+def split_by_length(batch: Batch, max_tokens: int) -> Iterator[Ints]:
+    """Micro-batches of rows that are padded to the longest of them."""
+    return micro_batches(batch.lengths, max_tokens)
 
 
 def score_places(model: Transformer, batch: Batch, temperature: float) -> Places:
@@ -94,6 +105,26 @@ def add(totals: Totals, more: Mapping[str, float]) -> None:
     """Add each value to the total of its name."""
     for name, value in more.items():
         totals[name] += value
+
+
+class Tally:
+    """What the parts of an update add up to, on the device: to read there is to wait for all that it has to do."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.parts: list[Tensor] = []
+
+    def add(self, metrics: Mapping[str, Tensor]) -> None:
+        self.names = list(metrics)
+        self.parts.append(torch.stack([value.detach().float() for value in metrics.values()]))
+
+    def read(self, norm: Tensor) -> tuple[float, list[dict[str, float]]]:
+        """The gradient's norm and the metrics of every part, in one go."""
+        first, *rest = torch.cat([norm.detach().float()[None], *self.parts]).tolist()
+        size = len(self.names)
+        return first, [
+            dict(zip(self.names, rest[i : i + size], strict=True)) for i in range(0, len(rest), max(size, 1))
+        ]
 
 
 def make_adamw(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
@@ -121,10 +152,16 @@ class Learner(Generic[Model]):
     """A model and its optimizer."""
 
     def __init__(
-        self, model: Model, settings: LearnerSettings, generator: torch.Generator, score: ScorePlaces[Model]
+        self,
+        model: Model,
+        settings: LearnerSettings,
+        generator: torch.Generator,
+        score: ScorePlaces[Model],
+        split: SplitRows = split_by_length,
     ) -> None:
-        self.model, self.settings, self.generator, self.score = model, settings, generator, score
-        learning = [p for p in model.parameters() if p.requires_grad]
+        self.model, self.settings, self.generator, self.score, self.split = model, settings, generator, score, split
+        self.masters = Masters(model)
+        learning = [each.master for each in self.masters.learned]
         self.optimizer = OPTIMIZERS[settings.optimizer](
             [
                 {"params": [p for p in learning if p.dim() >= 2], "weight_decay": settings.weight_decay},
@@ -138,29 +175,33 @@ class Learner(Generic[Model]):
     def logprobs(self, model: Model, batch: Batch, temperature: float) -> Floats:
         """[N, T] under this model, in micro-batches."""
         result = np.zeros(batch.tokens.shape, np.float32)
-        for rows in micro_batches(batch.lengths, self.settings.micro_batch_tokens):
-            part = batch.rows(rows)
-            result[rows, : part.tokens.shape[1]] = self.score(model, part, temperature).logprobs.cpu().numpy()
+        parts = list(self.split(batch, self.settings.micro_batch_tokens))
+        # The first is fetched when the last is under way, so that the device never waits.
+        found = [self.score(model, batch.rows(rows), temperature).logprobs for rows in parts]
+        for rows, logprobs in zip(parts, found, strict=True):
+            result[rows, : logprobs.shape[1]] = logprobs.cpu().numpy()
         return result
 
     def update(self, batch: Batch, dials: Dials) -> Metrics:
         """Every epoch over the step, in minibatches; the metrics are means over tokens and updates."""
         objective = replace(self.settings.objective, kl_coef=dials.kl_coef, entropy_coef=dials.entropy_coef)
-        # With an importance cap the old policy is the one before this step, whoever sampled.
-        sampler = batch.logprobs if objective.importance_cap is not None else None
-        if sampler is not None:
-            batch = replace(batch, logprobs=self.logprobs(self.model, batch, dials.temperature))
+        minibatch_size = self.settings.minibatch_size or batch.num_rows
+        # With an importance cap the old policy is the one before this step, whoever sampled. If there is only one
+        # update, that is the policy itself, and asking it beforehand would be a pass for nothing.
+        old = None
+        if objective.importance_cap is not None and (self.settings.epochs > 1 or minibatch_size < batch.num_rows):
+            old = self.logprobs(self.model, batch, dials.temperature)
         totals: Totals = defaultdict(float)
         extremes: dict[str, float] = {}
-        for _ in range(self.settings.epochs):
-            for rows in self._minibatches(batch.num_rows):
-                part = Part(batch.rows(rows), None if sampler is None else sampler[rows])
+        for epoch in range(self.settings.epochs):
+            for place, rows in enumerate(self._minibatches(batch.num_rows)):
+                part = Part(batch.rows(rows), None if old is None else old[rows], epoch == place == 0)
                 add(totals, self._learn(part, objective, dials, extremes))
         tokens, updates = max(totals.pop("tokens"), 1), totals.pop("updates")
         per_update = ("grad_norm", "loss")
-        counts = ("skipped_updates", "skipped_rows")
+        as_it_is = ("skipped_updates", "skipped_rows", "sampler_gap_mean")
         means = {
-            name: value if name in counts else value / (updates if name in per_update else tokens)
+            name: value if name in as_it_is else value / (updates if name in per_update else tokens)
             for name, value in totals.items()
         }
         return means | extremes
@@ -200,12 +241,17 @@ class Learner(Generic[Model]):
         add(sums, {"loss": 0.0, "tokens": 0.0})  # a step may have no row to learn from
 
         def tensor(array: NDArray[np.generic]) -> Tensor:
-            return torch.from_numpy(array).to(device)
+            return to_device(array, device)
 
-        def loss_of(part: Part) -> Tensor:
+        def loss_of(part: Part) -> tuple[Tensor, dict[str, Tensor]]:
             batch = part.batch
-            places = self.score(self.model, batch, dials.temperature)
-            old, chosen = tensor(batch.logprobs), tensor(batch.chosen)
+            with phase("forward"):
+                places = self.score(self.model, batch, dials.temperature)
+            own, sampler, chosen = places.logprobs.detach(), tensor(batch.logprobs), tensor(batch.chosen)
+            corrected = objective.importance_cap is not None
+            old = sampler
+            if corrected:
+                old = own if part.old is None else tensor(part.old)
             loss, more = step_loss(
                 objective,
                 places.logprobs,
@@ -216,72 +262,89 @@ class Learner(Generic[Model]):
                 chosen,
                 num_tokens,
                 num_rows,
-                None if part.sampler is None else tensor(part.sampler),
+                sampler if corrected else None,
             )
-            add(sums, {name: float(value.detach()) for name, value in more.items()})
-            add(sums, {"loss": float(loss.detach()), "tokens": float(batch.chosen.sum())})
-            for name, value in ratio_extremes(places.logprobs.detach(), old, chosen).items():
-                extremes[name] = EXTREMES[name](extremes.get(name, 1.0), float(value))
-            return cast(Tensor, loss)
+            gaps = torch.where(chosen, (own - sampler).abs(), 0.0)
+            gap = {"sampler_gap_mean": gaps.sum(), "sampler_gap_max": gaps.max()} if part.is_first else {}
+            return cast(Tensor, loss), {**more, "loss": loss, **ratio_extremes(own, old, chosen), **gap}
 
-        splits = micro_batches(batch.lengths[active], self.settings.micro_batch_tokens)
-        parts = (whole.rows(active[rows]) for rows in splits)
-        add(sums, self._descend((loss_of(part) for part in parts), dials.learning_rate))
+        splits = self.split(batch.rows(active), self.settings.micro_batch_tokens) if len(active) else ()
+        parts = [whole.rows(active[rows]) for rows in splits]
+        taken, found = self._descend((loss_of(part) for part in parts), dials.learning_rate)
+        add(sums, taken)
+        num_learned = float(batch.chosen[active].sum())
+        sums["tokens"] = num_learned
+        for metrics in found:
+            for name, combine in EXTREMES.items():
+                extremes[name] = combine(extremes.get(name, 1.0), metrics.pop(name))
+            if "sampler_gap_max" in metrics:
+                extremes["sampler_gap_max"] = max(extremes.get("sampler_gap_max", 0.0), metrics.pop("sampler_gap_max"))
+                metrics["sampler_gap_mean"] /= num_learned
+            add(sums, metrics)
         return sums
 
     def imitate(self, batch: Batch, learning_rate: float) -> Metrics:
         """One supervised update: the mean negative log-likelihood of the chosen tokens."""
         num_tokens = float(batch.chosen.sum())
-        total = 0.0
 
-        def loss_of(rows: Ints) -> Tensor:
-            nonlocal total
+        def loss_of(rows: Ints) -> tuple[Tensor, dict[str, Tensor]]:
             loss = -self.score(self.model, batch.rows(rows), 1.0).logprobs.sum() / num_tokens
-            total += float(loss.detach())
-            return loss
+            return loss, {"loss": loss}
 
-        splits = micro_batches(batch.lengths, self.settings.micro_batch_tokens)
-        metrics = self._descend((loss_of(rows) for rows in splits), learning_rate)
-        return {"cold_start_loss": total, **metrics}
+        splits = self.split(batch, self.settings.micro_batch_tokens)
+        metrics, found = self._descend((loss_of(rows) for rows in splits), learning_rate)
+        return {"cold_start_loss": sum(part["loss"] for part in found), **metrics}
 
-    def _descend(self, losses: Iterator[Tensor], learning_rate: float) -> Metrics:
+    def _descend(
+        self, losses: Iterator[tuple[Tensor, dict[str, Tensor]]], learning_rate: float
+    ) -> tuple[Metrics, list[Metrics]]:
         """Accumulate the gradients of the parts' losses and step; one that is not finite is not taken."""
         self.optimizer.zero_grad(set_to_none=True)
-        num_parts = 0
-        for loss in losses:
-            loss.backward()
-            num_parts += 1
-        if num_parts == 0:
-            return {"grad_norm": 0.0, "skipped_updates": 0}
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm))
+        tally = Tally()
+        for loss, metrics in losses:
+            with phase("backward"):
+                loss.backward()
+            tally.add(metrics)
+        if not tally.parts:
+            return {"grad_norm": 0.0, "skipped_updates": 0}, []
+        learning = [each.master for each in self.masters.learned]
+        norm, found = tally.read(torch.nn.utils.clip_grad_norm_(learning, self.settings.max_grad_norm))
         if not math.isfinite(norm):
             self.bad_updates_in_a_row += 1
             if self.bad_updates_in_a_row >= self.settings.max_bad_updates:
                 raise OutOfStep(f"{self.bad_updates_in_a_row} updates in a row had a gradient that is not finite")
-            return {"grad_norm": 0.0, "skipped_updates": 1}
+            return {"grad_norm": 0.0, "skipped_updates": 1}, found
         self.bad_updates_in_a_row = 0
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        self.optimizer.step()
-        return {"grad_norm": norm, "skipped_updates": 0}
+        with phase("optimizer"):
+            self.optimizer.step()
+            self.masters.publish()
+        return {"grad_norm": norm, "skipped_updates": 0}, found
 
     def state(self) -> dict[str, Tensor]:
-        """The optimizer's state under the parameters' names."""
-        found = {}
-        for name, parameter in self.model.named_parameters():
-            for key, value in self.optimizer.state.get(parameter, {}).items():
+        """The optimizer's state and the masters, under the parameters' names."""
+        found = {f"master.{each.name}": each.master.detach() for each in self.masters.apart}
+        for each in self.masters.learned:
+            for key, value in self.optimizer.state.get(each.master, {}).items():
                 # In 8 bits the step is a plain number, and parameters share tables, which safetensors does not allow.
-                found[f"{key}.{name}"] = torch.as_tensor(value).clone() if self._in_8_bits else value
+                found[f"{key}.{each.name}"] = torch.as_tensor(value).clone() if self._in_8_bits else value
         return found
 
+    @torch.no_grad()
     def restore(self, state: dict[str, Tensor]) -> None:
         """The inverse of `state`."""
-        parameters = dict(self.model.named_parameters())
+        masters = {each.name: each.master for each in self.masters.learned}
         self.optimizer.state.clear()
+        self.masters.follow()
         for full_name, value in state.items():
             key, name = full_name.split(".", 1)
+            if key == "master":
+                masters[name].copy_(value)
+                continue
             plain = self._in_8_bits and key == "step"
-            self.optimizer.state[parameters[name]][key] = value.item() if plain else value.clone()
+            self.optimizer.state[masters[name]][key] = value.item() if plain else value.clone()
+        self.masters.publish()
 
     @property
     def _in_8_bits(self) -> bool:

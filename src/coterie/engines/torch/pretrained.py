@@ -41,6 +41,7 @@ class ModelSettings:
     lora_targets: str = "all-linear"  # or names of layers, with commas
     frozen: str = ""  # of full fine-tuning: parts of the names of weights that stay as they are
     gradient_checkpointing: bool = False
+    compile_layers: bool = False
     chat_template: bool = True
     logprob_chunk: int = 512
     grammar: str | None = None
@@ -49,9 +50,10 @@ class ModelSettings:
 class LanguageModel(nn.Module):
     """A causal language model in two halves, so that logits are made only where they are wanted."""
 
-    def __init__(self, causal: Any, autocast: torch.dtype | None = None) -> None:
+    def __init__(self, causal: Any) -> None:
         super().__init__()
-        self.causal, self.autocast = causal, autocast
+        self.causal = causal
+        self.compiled: list[tuple[nn.Module, Any]] = []
         self.why_plain = why_not(causal)  # it takes no layouts, and is computed as transformers does
         if not self.why_plain:
             take_over(causal)
@@ -63,6 +65,26 @@ class LanguageModel(nn.Module):
     @property
     def vocabulary(self) -> int:
         return int(self.causal.get_output_embeddings().weight.shape[0])
+
+    @property
+    def head_width(self) -> int:
+        """Of an attention head."""
+        config = self.causal.config.get_text_config()
+        return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+    @property
+    def plain_head(self) -> nn.Linear | None:
+        """The head, if logits are what its matrix makes of hidden states, times logit_scale."""
+        head = self.causal.get_output_embeddings()
+        capped = getattr(self.causal.config.get_text_config(), "final_logit_softcapping", None)
+        return head if type(head) is nn.Linear and head.bias is None and not capped else None
+
+    @property
+    def logit_scale(self) -> float:
+        """What some families multiply their logits by."""
+        config = self.causal.config.get_text_config()
+        scale = getattr(config, "logit_scale", None) or 1.0  # Cohere
+        return float(scale / (getattr(config, "logits_scaling", None) or 1.0))  # Granite
 
     def forward(
         self,
@@ -76,27 +98,20 @@ class LanguageModel(nn.Module):
         laid_out: dict[str, Any] = {}
         if layout is not None:
             laid_out["layout"], mask = layout, no_mask(tokens.device)
-        with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
-            found = self.causal.base_model(
-                input_ids=tokens,
-                attention_mask=mask,
-                position_ids=positions,
-                past_key_values=cache,
-                use_cache=cache is not None,
-                **laid_out,
-            )
+        found = self.causal.base_model(
+            input_ids=tokens,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=cache is not None,
+            **laid_out,
+        )
         return cast(Tensor, found.last_hidden_state)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., width] -> [..., V] in float32; what some families do to their logits is done here too."""
-        with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
-            logits = self.causal.get_output_embeddings()(hidden).float()
-        config = self.causal.config.get_text_config()
-        if scale := getattr(config, "logit_scale", None):  # Cohere
-            logits = logits * scale
-        if divisor := getattr(config, "logits_scaling", None):  # Granite
-            logits = logits / divisor
-        if cap := getattr(config, "final_logit_softcapping", None):  # Gemma
+        logits = self.causal.get_output_embeddings()(hidden).float() * self.logit_scale
+        if cap := getattr(self.causal.config.get_text_config(), "final_logit_softcapping", None):  # Gemma
             logits = cap * torch.tanh(logits / cap)
         return cast(Tensor, logits)
 
@@ -105,13 +120,23 @@ class LanguageModel(nn.Module):
         for name, module in self.causal.named_modules():
             dropout = ".lora_dropout." in name
             module.training = learning and (dropout or isinstance(module, GradientCheckpointingLayer))
+        for layer, call in self.compiled:
+            layer._compiled_call_impl = call if learning else None
+
+    def compile_layers(self) -> None:
+        """Let torch.compile fuse what lies between the matrix products of a layer, for learning only."""
+        # A layer's number would otherwise be part of the code, and every layer be compiled for itself.
+        torch._dynamo.config.allow_unspec_int_on_nn_module = True
+        for layer in self.causal.modules():
+            if isinstance(layer, GradientCheckpointingLayer):
+                layer.compile(dynamic=True)
+                self.compiled.append((layer, layer._compiled_call_impl))
 
     @torch.inference_mode()
     def check_halves(self) -> None:
         """The two halves must be the whole."""
         tokens = torch.arange(8, device=self.device)[None] % self.vocabulary
-        with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
-            whole = self.causal(input_ids=tokens, use_cache=False).logits.float()
+        whole = self.causal(input_ids=tokens, use_cache=False).logits.float()
         if not torch.allclose(whole, self.logits(self(tokens)), rtol=1e-3, atol=1e-3):
             kind = type(self.causal).__name__
             raise ModelError(f"{kind} does more to its logits than its head does; choose a model of another family")
@@ -124,12 +149,13 @@ def learning_memory(model: LanguageModel, settings: ModelSettings, micro_batch_t
     inner = getattr(config, "intermediate_size", None) or 4 * width
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    each = (model.autocast or model.causal.dtype).itemsize
+    each = model.causal.dtype.itemsize
     # A layer keeps about 14 widths (stream, norms, q, k, v, mixed) and 4 inner widths a token for its gradient.
     layer = 14 * width + 4 * inner
     states = layers * width + layer if settings.gradient_checkpointing else layers * layer
     logits = 6 * 4 * settings.logprob_chunk * model.vocabulary
-    return int(weights + (4 + 2 * moment_bytes) * learning + each * states * micro_batch_tokens + logits)
+    masters = 4 if each < 4 else 0
+    return int(weights + (masters + 4 + 2 * moment_bytes) * learning + each * states * micro_batch_tokens + logits)
 
 
 @dataclass(frozen=True)
@@ -150,15 +176,13 @@ def pick_dtype(wanted: str, device: torch.device) -> torch.dtype:
 
 
 def load_pretrained(settings: ModelSettings, device: torch.device, seed: int) -> Pretrained:
-    """The model on its device, with what learns in float32 and the rest in the device's own precision."""
+    """The model on its device and in its precision; the learner keeps what float32 is needed for."""
     if settings.frozen and settings.lora_rank:
         raise ModelError("with LoRA every weight of the model is frozen; write lora_rank = 0, or no frozen")
     source = str(smollm2_folder()) if settings.model == SMOLLM2 else settings.model
     dtype = pick_dtype(settings.dtype, device)
-    # Weights that learn stay in float32: bfloat16 has too few digits to add small updates to.
-    stored = dtype if settings.lora_rank else torch.float32
     try:
-        causal = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=stored)
+        causal = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError) as error:
         told = str(error).strip().splitlines()[0]
@@ -166,7 +190,7 @@ def load_pretrained(settings: ModelSettings, device: torch.device, seed: int) ->
     causal.to(device).requires_grad_(True)
     if settings.gradient_checkpointing:
         causal.gradient_checkpointing_enable({"use_reentrant": False})
-    model = LanguageModel(causal, dtype if dtype != stored else None)
+    model = LanguageModel(causal)
     model.learn(False)
     model.check_halves()
     adapter = None
@@ -174,6 +198,8 @@ def load_pretrained(settings: ModelSettings, device: torch.device, seed: int) ->
         adapter = add_adapter(causal, settings, seed)
     else:
         freeze(causal, settings.frozen)
+    if settings.compile_layers:
+        model.compile_layers()
     model.learn(False)
     return Pretrained(model, tokenizer, adapter)
 
@@ -198,7 +224,8 @@ def add_adapter(causal: Any, settings: ModelSettings, seed: int) -> Any:
     )
     with own_stream(seed, causal.device):
         try:
-            return peft.get_peft_model(causal, config)
+            # In the model's own precision: the learner keeps masters.
+            return peft.get_peft_model(causal, config, autocast_adapter_dtype=False)
         except ValueError:
             raise ModelError(
                 f"lora_targets = {settings.lora_targets!r} names no layer of {type(causal).__name__}; "

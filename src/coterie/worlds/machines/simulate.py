@@ -21,7 +21,7 @@ CHUNK = 1.0  # seconds between looks at the attachments
 DEEPEST = 0.01  # m that things may be in each other at the start
 FARTHEST, FASTEST = 500.0, 200.0  # m and m/s, beyond which physics has blown up
 STILL = 1e-3  # m/s and rad/s: what moves less, for half a second, will go on doing so
-SUSTAINED = 4  # steps in a row over its limit, that an attachment does not survive
+SUSTAINED = 0.02  # seconds on end over its limit, that an attachment does not survive
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,7 @@ def _roll(machine: Machine, built: Built, data: Any, at: int, steps: int, chunk:
     mujoco.mj_getState(model, data, states[0], kind)
     roller = require("mujoco.rollout", "machines").Rollout(nthread=0)
     over, done = np.zeros(len(built.watched), np.int64), 0
+    patience = round(SUSTAINED / model.opt.timestep)
     while at + done < steps:
         count = min(chunk, steps - at - done)
         measured = np.empty((1, count, model.nsensordata))
@@ -101,12 +102,12 @@ def _roll(machine: Machine, built: Built, data: Any, at: int, steps: int, chunk:
         roller.rollout(
             model, data, states[None, done], nstep=count, state=following, sensordata=measured, initial_warmstart=warm
         )
-        ends_at, over = _first_break(_loads(machine, built, measured[0]), over)
+        ends_at, over = _first_break(_loads(machine, built, measured[0]), over, patience)
         _check(model, following[0, :ends_at])
         if ends_at is None and data.warning.number.any():
             raise TreeError("physics", "the simulation became unstable")
         if ends_at is not None:
-            failing = [built.watched[i] for i in np.flatnonzero(over >= SUSTAINED)]
+            failing = [built.watched[i] for i in np.flatnonzero(over >= patience)]
             return Stretch(built, at, states[: done + ends_at + 1]), failing
         done += count
         if _at_rest(model, following[0]):
@@ -121,13 +122,15 @@ def _at_rest(model: Any, states: Numbers) -> bool:
     return bool(np.abs(velocities).max(initial=0.0) < STILL)
 
 
-def _first_break(exceeded: NDArray[np.bool_], over: NDArray[np.int64]) -> tuple[int | None, NDArray[np.int64]]:
+def _first_break(
+    exceeded: NDArray[np.bool_], over: NDArray[np.int64], patience: int
+) -> tuple[int | None, NDArray[np.int64]]:
     """After how many of these steps something gives way, and how many steps each was over its limit by then."""
     if not exceeded.any():
         return None, np.zeros_like(over)
     for step, row in enumerate(exceeded):
         over = np.where(row, over + 1, 0)
-        if (over >= SUSTAINED).any():
+        if (over >= patience).any():
             return step + 1, over
     return None, over
 

@@ -155,25 +155,30 @@ def _check_size(places: Sequence[Place]) -> None:
 def json_schema(allowed: Collection[str] | None = None, max_blocks: int = LARGEST) -> dict[str, Any]:
     """A JSON schema of machines, for grammars over a language model's tokens.
 
-    It knows the keys, the kinds and the count of faces at most; which faces are free is for `read_machine`.
+    It knows the keys, the kinds, the order, that parents come earlier, and the count of faces at most; which faces
+    are free is for `read_machine`.
     """
     kinds = [kind for kind in BLOCKS if allowed is None or kind in allowed]
-    number = {"type": "integer", "minimum": 0, "maximum": max_blocks - 1}
     face = {"type": "integer", "minimum": 0, "maximum": max(len(BLOCKS[kind].faces) for kind in kinds) - 1}
-
-    def block(names: Sequence[str], keys: Sequence[str], **fixed: Any) -> dict[str, Any]:
-        values = {key: face if key.startswith("bp") else number for key in keys[1:]}
-        properties = {"id": {"type": "string", "enum": list(names)}, **values, **fixed}
-        return {"type": "object", "properties": properties, "required": list(keys), "additionalProperties": False}
-
     single = [kind for kind in kinds if kind != ROOT and not BLOCKS[kind].two_ended]
     double = [kind for kind in kinds if BLOCKS[kind].two_ended]
-    others = [block(single, SINGLE_KEYS)] + ([block(double, DOUBLE_KEYS)] if double else [])
-    root = block([ROOT], SINGLE_KEYS, order_id={"const": 0}, parent={"const": -1}, bp_id={"const": -1})
+
+    def block(names: Sequence[str], keys: Sequence[str], place: int) -> dict[str, Any]:
+        earlier = {"type": "integer", "minimum": 0, "maximum": place - 1}
+        values = {key: face if key.startswith("bp") else earlier for key in keys[2:]}
+        if place == 0:
+            values = {key: {"const": -1} for key in keys[2:]}
+        properties = {"id": {"type": "string", "enum": list(names)}, "order_id": {"const": place}, **values}
+        return {"type": "object", "properties": properties, "required": list(keys), "additionalProperties": False}
+
+    def either(place: int) -> dict[str, Any]:
+        kinds_of_block = [block(single, SINGLE_KEYS, place)] + ([block(double, DOUBLE_KEYS, place)] if double else [])
+        return {"anyOf": kinds_of_block}
+
     return {
         "type": "array",
-        "prefixItems": [root],
-        "items": {"anyOf": others},
+        "prefixItems": [block([ROOT], SINGLE_KEYS, 0), *(either(place) for place in range(1, max_blocks))],
+        "items": False,
         "minItems": 1,
         "maxItems": max_blocks,
     }

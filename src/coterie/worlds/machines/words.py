@@ -70,7 +70,10 @@ Nothing else is turned. Blocks must not overlap, and the machine is at most {x:g
 """
 
 
-def instruction(task: Task, allowed: Collection[str]) -> str:
+WORDS_FIRST = "Think in words first, then give the list between ```json and ```."
+
+
+def instruction(task: Task, allowed: Collection[str], words_first: bool = True) -> str:
     """A whole prompt for a language model."""
     x, y, z = ENVELOPE
     sides = ("left", "right", "up", "down")
@@ -83,7 +86,7 @@ def instruction(task: Task, allowed: Collection[str]) -> str:
     return (
         f"Design a machine: {task.prompt}. {_wanted(task)}\n\n"
         f"{RULES.format(root=root, turns=turns, x=x, y=y, z=z)}\nBlocks:\n{blocks}\n\n"
-        "Think in words first, then give the list between ```json and ```."
+        f"{WORDS_FIRST if words_first else 'Give the list alone.'}"
     )
 
 

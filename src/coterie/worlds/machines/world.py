@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from coterie.worlds.machines.goals import KINDS, LEVELS, goal_of, tasks_of
 from coterie.worlds.machines.language import MachineLanguage
 from coterie.worlds.machines.making import make_machine
 from coterie.worlds.machines.reward import Scoring, invalid, judge
-from coterie.worlds.machines.tree import LARGEST, TreeError, print_machine, read_machine
+from coterie.worlds.machines.tree import LARGEST, TreeError, json_schema, print_machine, read_machine
+from coterie.worlds.machines.words import instruction
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -38,6 +39,7 @@ class MachinesWorld(World):
     blocks: Literal["first", "all"] = "first"  # those of the first level, or every block of the table
     max_blocks: int = 20  # that the small policy's language can write; a two-ended one counts as two
     catapult_scoring: Scoring = "thrown"
+    words_first: bool = True  # whether a language model is asked to think in words; under a grammar it cannot
     layouts: int = 64  # how many examples each training task has
 
     def __post_init__(self) -> None:
@@ -84,6 +86,14 @@ class MachinesWorld(World):
 
     def language(self) -> MachineLanguage:
         return MachineLanguage(self.max_blocks, self.allowed)
+
+    def instruction(self, task: Task) -> str:
+        return instruction(task, self.allowed(task), self.words_first) if task.spec else task.prompt
+
+    def schema(self) -> Mapping[str, Any]:
+        """With every block that some task of the world allows; a blank where JSON has one, and nowhere else."""
+        kinds = {kind for task in self.tasks("train") for kind in self.allowed(task)}
+        return {**json_schema(kinds, self.max_blocks), "x-guidance": {"whitespace_flexible": False}}
 
     def examples(self) -> Sequence[Example]:
         """Machines for every training task, `layouts` times."""

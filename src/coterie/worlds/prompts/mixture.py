@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.rollouts import Score, Task
+from coterie.worlds.base import Critic
 from coterie.worlds.prompts.adapters import STYLES, FromFile
 from coterie.worlds.prompts.builtin import (
+    DOES_NOT_APPLY,
     Diversity,
     Exact,
     Json,
@@ -42,7 +44,11 @@ KINDS: dict[str, type[Any]] = {
     "code": Code,
     "gym": Gym,
     "function": FromFile,
+    "classifier": Critic,
 }
+# What a table may say of any reward, and what others call it.
+OF_EVERY_REWARD = ("name", "kind", "weight", "needs", "passes_at")
+OTHER_NAMES = {"gate": "needs", "requires": "needs", "type": "kind", "file": "function", "adapter": "style"}
 COMPACT = re.compile(
     r"(?:(?P<style>\w+):)??(?P<what>[^:\s]+\.py:\w+|\w+)"
     r"(?::(?P<weight>\d*\.?\d+(?:[eE]-?\d+)?))?(?::(?P<needs>[A-Za-z]\w*))?"
@@ -54,7 +60,7 @@ class Part:
     """One reward by name. It counts for 0 until the reward it `needs` has come to that one's `passes_at`."""
 
     name: str
-    reward: Reward
+    reward: Reward | Critic
     weight: float = 1.0
     needs: str = ""
     passes_at: float = 1.0
@@ -79,6 +85,8 @@ class Mixture:
                 raise ValueError(f"the reward {part.name!r} weighs {part.weight}; write 0 or more")
             if part.needs and part.needs not in names:
                 raise ValueError(f"the reward {part.name!r} needs {part.needs!r}, which is not among {names}")
+            if part.needs in self.critics:
+                raise ValueError(f"the reward {part.name!r} needs {part.needs!r}, a classifier, which is asked last")
             self._gates(part)
         if not any(part.weight for part in self.parts):
             raise ValueError("no reward weighs anything; name at least one, as in: --rewards numeric:1")
@@ -99,6 +107,11 @@ class Mixture:
         return max(self.parts, key=lambda part: part.weight)
 
     @property
+    def critics(self) -> dict[str, Critic]:
+        """Those that somebody else asks: `complete` takes what they said."""
+        return {part.name: part.reward for part in self.parts if isinstance(part.reward, Critic)}
+
+    @property
     def compares_siblings(self) -> bool:
         """Whether a verdict depends on the other answers of the group."""
         # A function that is handed the whole group may compare; verl's is handed one answer at a time.
@@ -108,7 +121,12 @@ class Mixture:
         )
 
     def score(self, task: Task, answers: Sequence[str]) -> list[Score]:
-        columns = {part.name: part.reward.judge(task, answers) for part in self.parts}
+        columns = {
+            part.name: [DOES_NOT_APPLY] * len(answers)
+            if isinstance(part.reward, Critic)
+            else part.reward.judge(task, answers)
+            for part in self.parts
+        }
         return [self._join({name: column[row] for name, column in columns.items()}) for row in range(len(answers))]
 
     def _join(self, verdicts: Mapping[str, Verdict]) -> Score:
@@ -119,20 +137,35 @@ class Mixture:
             if value is not None:
                 shut = any(passed[gate] is False for gate in self._gates(part))
                 values[part.name] = 0.0 if shut else value
-        weight = sum(part.weight for part in self.parts if part.name in values)
-        total = sum(part.weight * values.get(part.name, 0.0) for part in self.parts) / weight if weight else 0.0
         gates = {part.needs for part in self.parts if part.needs}
         open_gates = all(passed[gate] is not False for gate in gates)
         notes = [f"{name}: {v.note}" for name, v in verdicts.items() if v.note]
-        if not weight:
+        if not values and not self.critics:
             notes.append("no reward applies to this task")
         return Score(
-            total,
+            self._mean(values),
             values,
             valid=open_gates,
             success=bool(open_gates and passed[self.main.name]),
             note="; ".join(notes),
         )
+
+    def _mean(self, values: Mapping[str, float]) -> float:
+        """Of the rewards that apply, by weight."""
+        weight = sum(part.weight for part in self.parts if part.name in values)
+        return sum(part.weight * values.get(part.name, 0.0) for part in self.parts) / weight if weight else 0.0
+
+    def complete(self, score: Score, verdicts: Mapping[str, float]) -> Score:
+        """A score with what the critics said of its answer."""
+        values, success = dict(score.parts), score.success
+        passed = {p.name: _passes(values.get(p.name), p.passes_at) for p in self.parts}
+        for part in self.parts:
+            if part.name in verdicts:
+                shut = any(passed[gate] is False for gate in self._gates(part))
+                values[part.name] = 0.0 if shut else verdicts[part.name]
+                if part is self.main:
+                    success = score.valid and values[part.name] >= part.passes_at
+        return dataclasses.replace(score, total=self._mean(values), parts=values, success=success)
 
 
 def _passes(value: float | None, bar: float) -> bool | None:
@@ -214,10 +247,17 @@ def _make_part(table: _Table, defaults: Mapping[str, Mapping[str, Any]]) -> Part
     known = {f.name for f in dataclasses.fields(cls)}
     for option in table.options:
         if option not in known:
-            raise ValueError(f"the reward {table.name!r} has no option {option!r}; it has {', '.join(sorted(known))}")
+            meant = OTHER_NAMES.get(option, "")
+            hint = f"write {meant}" if meant in known | set(OF_EVERY_REWARD) else f"it has {', '.join(sorted(known))}"
+            raise ValueError(f"the reward {table.name!r} has no option {option!r}; {hint}")
     usual = {name: value for name, value in defaults.get(table.kind, {}).items() if name in known}
     try:
         reward = cls(**{**usual, **table.options})
     except TypeError as error:
-        raise ValueError(f"the reward {table.name!r} cannot be made: {error}") from None
+        lacking = ", ".join(f.name for f in dataclasses.fields(cls) if _is_required(f) and f.name not in table.options)
+        raise ValueError(f"the reward {table.name!r} needs {lacking or error}; write it in its table") from None
     return Part(table.name, reward, table.weight, table.needs, table.passes_at)
+
+
+def _is_required(option: dataclasses.Field[Any]) -> bool:
+    return option.default is dataclasses.MISSING and option.default_factory is dataclasses.MISSING

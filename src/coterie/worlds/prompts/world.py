@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.rollouts import Score, Task
-from coterie.worlds.base import Example, World
-from coterie.worlds.prompts.arithmetic import questions
+from coterie.worlds.base import Critic, Example, World
+from coterie.worlds.prompts.arithmetic import WORDS, questions
 from coterie.worlds.prompts.finding import last_number
 from coterie.worlds.prompts.gym import gym_rows
 from coterie.worlds.prompts.mixture import Mixture, read_rewards
@@ -29,6 +29,8 @@ class PromptsWorld(World):
 
     name: str = field(default="prompts", init=False)
     data: str = ""  # .json, .jsonl, .csv or .parquet; "": sums in words
+    sums: str = "plus,minus,times"  # which ones, where no file is named
+    largest: int = 59  # number in them
     heldout_data: str = ""  # "": a share of the prompts in `data`
     heldout_share: float = 0.1
     prompt_column: str = "prompt"
@@ -58,6 +60,11 @@ class PromptsWorld(World):
                 f"heldout_share is {self.heldout_share}; write a share between 0 and 1",
             ),
             (self.gym_size < 2, f"gym_size is {self.gym_size}; write 2 or more"),
+            (
+                not set(self._sums) <= set(WORDS) or not self._sums,
+                f"sums is {self.sums!r}; write some of {', '.join(WORDS)}",
+            ),
+            (self.largest < 2, f"largest is {self.largest}; write 2 or more"),
         ):
             if wrong:
                 raise ValueError(told)
@@ -67,6 +74,10 @@ class PromptsWorld(World):
     def __getstate__(self) -> dict[str, Any]:
         """The settings alone: a worker that is not forked loads functions and rows for itself."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+    @property
+    def _sums(self) -> list[str]:
+        return [word.strip() for word in self.sums.split(",") if word.strip()]
 
     @cached_property
     def _rows(self) -> dict[str, list[tuple[str, Row]]]:
@@ -90,7 +101,7 @@ class PromptsWorld(World):
         if self.reasoning_gym:
             rows = list(gym_rows(self.reasoning_gym, self.gym_size, self.gym_seed, self.gym_options))
             return [(f"{row['gym']}-{place}", row) for place, row in enumerate(rows, 1)]
-        rows = read_rows(data, self.prompt_column) if data else list(questions())
+        rows = read_rows(data, self.prompt_column) if data else list(questions(self._sums, self.largest))
         stem = Path(data).stem if data else "sum"
         return [(f"{stem}-{place}", row) for place, row in enumerate(rows, 1)]
 
@@ -140,6 +151,12 @@ class PromptsWorld(World):
 
     def score(self, task: Task, answers: Sequence[str]) -> list[Score]:
         return self.mixture.score(task, answers)
+
+    def critics(self) -> Mapping[str, Critic]:
+        return self.mixture.critics
+
+    def complete(self, score: Score, verdicts: Mapping[str, float]) -> Score:
+        return self.mixture.complete(score, verdicts)
 
     @cached_property
     def _examples(self) -> list[Example]:

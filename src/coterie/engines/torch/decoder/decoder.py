@@ -58,6 +58,7 @@ class Decoder:
         self.shape = (config.num_hidden_layers, kv_heads, width, model.causal.dtype)
         self.why_own_layers = why_not_fused(model.causal)
         self.steps: Steps | None = None
+        self.asked = Room(0, 0, 0, 0)
         self.aside = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
 
     def describe(self) -> str:
@@ -67,14 +68,15 @@ class Decoder:
     def make_room(self, num_prompts: int, longest_prompt: int, num_answers: int, max_tokens: int) -> Steps:
         """Slots for as many answers as fit; graphs know only the slots they were captured with."""
         places = -(-max_tokens // PROMPT_STEP) * PROMPT_STEP
-        wanted = Room(num_prompts, -(-longest_prompt // PROMPT_STEP) * PROMPT_STEP, num_answers, places)
-        wanted = replace(wanted, slots=min(num_answers, BUCKETS[-1]))
+        slots_wanted = min(num_answers, BUCKETS[-1])
+        wanted = Room(num_prompts, -(-longest_prompt // PROMPT_STEP) * PROMPT_STEP, slots_wanted, places)
         if self.steps is not None:
-            old = self.steps.slots.room
-            if old.holds(replace(wanted, slots=min(wanted.slots, old.slots))):
+            if self.asked.holds(wanted):
                 return self.steps
-            wanted = Room(*(max(getattr(old, name), getattr(wanted, name)) for name in Room.__dataclass_fields__))
+            names = Room.__dataclass_fields__
+            wanted = Room(*(max(getattr(self.asked, name), getattr(wanted, name)) for name in names))
         self.release()
+        self.asked = wanted  # of which as many slots are had as memory allows
         if self.device.type == "cuda":
             each = bytes_a_place(*self.shape)
             free = MEMORY_SHARE * torch.cuda.mem_get_info(self.device)[0] - each * wanted.prompts * wanted.prompt_places
@@ -143,9 +145,8 @@ class Decoder:
             if entered or (going != rows and (bucket_smaller(size, len(going)) or not set(going) <= set(rows))):
                 rows, size = going, steps.choose(going) if going else 0
             count = min(POLL, max((max_tokens - jobs[slot].issued for slot in going), default=0))
-            for _ in range(count if going else 0):
-                steps.forward(size)
-                steps.draw(size, sampling, guided=False)
+            for burst in [POLL] if count == POLL else [1] * count:
+                steps.write(size, sampling, burst)
             for slot in going:
                 jobs[slot].issued += count
             looks.append(self._look(steps.slots, jobs))
@@ -167,7 +168,8 @@ class Decoder:
         """The host says what is legal, while the device computes what is likely."""
         jobs: dict[int, Job] = {}
         order.enter(jobs)
-        assert not order.waiting, "a grammar's rows all have slots"
+        if order.waiting:
+            raise torch.OutOfMemoryError("under a grammar all answers of a step are written at once")
         slots, rows = steps.slots, list(jobs)
         size = steps.choose(rows)
         for _ in range(max_tokens):
@@ -187,7 +189,7 @@ class Decoder:
                 size = steps.choose(rows)
                 steps.forward(size)  # the same tokens again: their places did not move
             steps.allow(size, pack_bits(legal))
-            steps.draw(size, sampling, guided=True)
+            steps.draw(size, sampling)
             look = self._look(slots, jobs)
             tokens = slots.token[torch.tensor(rows, device=self.device)].cpu().numpy().astype(np.int64)
             if look.event is not None:

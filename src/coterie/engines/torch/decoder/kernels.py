@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from coterie.engines.torch.decoder.slots import ENDS, Slots
+from coterie.engines.torch.decoder.slots import ENDS, Rows, Slots
 from coterie.engines.torch.decoder.twins import Turning
 
 CHUNK = 4096  # logits a program of `_weigh` reads
@@ -82,6 +82,37 @@ def _ready(at, heads, d, WIDTH: tl.constexpr, cos, sin, weight, eps, ok, NORM: t
 
 
 @triton.jit
+def _turn(
+    joined, row_width, cos, sin, q_weight, k_weight, eps, length,
+    HEADS: tl.constexpr, BOTH: tl.constexpr, BOTH_PAD: tl.constexpr, WIDTH: tl.constexpr, WIDTH_PAD: tl.constexpr,
+    NORM: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    d, h = tl.arange(0, WIDTH_PAD)[None, :], tl.arange(0, BOTH_PAD)[:, None]
+    ok = (h < BOTH) & (d < WIDTH)
+    turn_cos = tl.load(cos + row % length * WIDTH + d, mask=d < WIDTH, other=0.0).to(tl.float32)
+    turn_sin = tl.load(sin + row % length * WIDTH + d, mask=d < WIDTH, other=0.0).to(tl.float32)
+    at = joined + row * row_width
+    ready = _ready(at, h, d, WIDTH, turn_cos, turn_sin, q_weight, eps, ok, NORM, True)
+    if NORM:
+        keys = _ready(at, h, d, WIDTH, turn_cos, turn_sin, k_weight, eps, ok, NORM, True)
+        ready = tl.where(h < HEADS, ready, keys)
+    # All of the row was read before any of it is written.
+    tl.debug_barrier()
+    tl.store(at + h * WIDTH + d, ready, mask=ok)
+
+
+def turn_prompts(joined: Tensor, heads: int, kv_heads: int, length: int, turning: Turning) -> None:
+    width, both = turning.cos.shape[1], heads + kv_heads
+    norm = turning.query_weight is not None
+    _turn[(len(joined),)](
+        joined, joined.stride(0), turning.cos, turning.sin,
+        turning.query_weight if norm else joined, turning.key_weight if norm else joined, turning.eps, length,
+        heads, both, triton.next_power_of_2(both), width, triton.next_power_of_2(width), norm, num_warps=8,
+    )  # fmt: skip
+
+
+@triton.jit
 def _sweep(
     query, keys, values, count, best, total, mixed, scaling, d,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
@@ -107,16 +138,16 @@ def _sweep(
 @triton.jit
 def _attend(
     q, k, v, q_row, k_row, v_row, cos, sin, q_weight, k_weight, eps,
-    prompt_keys, prompt_values, keys, values, active, prompt, prompt_length, length, out, scaling,
+    prompt_keys, prompt_values, keys, values, row_slot, row_prompt, row_before, row_past, out, scaling,
     prompt_places, places,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, WIDTH: tl.constexpr, WIDTH_PAD: tl.constexpr,
     BLOCK: tl.constexpr, TURN: tl.constexpr, NORM: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0), tl.program_id(1)
-    slot = tl.load(active + row).to(tl.int64)
-    which = tl.load(prompt + slot).to(tl.int64)
-    before = tl.load(prompt_length + which)
-    past = tl.load(length + slot)
+    slot = tl.load(row_slot + row).to(tl.int64)
+    which = tl.load(row_prompt + row).to(tl.int64)
+    before = tl.load(row_before + row)
+    past = tl.load(row_past + row)
     d = tl.arange(0, WIDTH_PAD)[None, :]
     g = tl.arange(0, GROUP_PAD)[:, None]
     one = tl.zeros([1, 1], tl.int32)
@@ -153,13 +184,25 @@ def _attend(
     tl.store(out + (row * heads + head * GROUP + g).to(tl.int64) * WIDTH + d, mixed.to(query.dtype), mask=ok)
 
 
+def attend_tuning(query: Tensor) -> dict[str, int]:
+    """Measured on an H200: what a program holds keeps others from running beside it."""
+    rows, heads, width = query.shape
+    if query.dtype != torch.bfloat16:
+        return {"BLOCK": 32, "num_warps": 4, "num_stages": 1}
+    if width > 64:
+        return {"BLOCK": 64, "num_warps": 4, "num_stages": 2}
+    if rows * heads <= 2048:
+        return {"BLOCK": 128, "num_warps": 4, "num_stages": 1}
+    return {"BLOCK": 32, "num_warps": 1, "num_stages": 2}
+
+
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, slots: Slots, layer: int, active: Tensor, scaling: float,
+    query: Tensor, key: Tensor, value: Tensor, slots: Slots, layer: int, rows: Rows, scaling: float,
     turning: Turning | None = None,
 ) -> Tensor:  # fmt: skip
-    rows, heads, width = query.shape
+    count, heads, width = query.shape
     kv_heads = key.shape[1]
-    out = torch.empty(rows, heads * width, dtype=query.dtype, device=query.device)
+    out = torch.empty(count, heads * width, dtype=query.dtype, device=query.device)
     nothing = query  # stands where a pointer is not read
     norm = turning is not None and turning.query_weight is not None
     options: dict[str, Any] = {
@@ -168,19 +211,18 @@ def attend(
         "GROUP_PAD": max(16, triton.next_power_of_2(heads // kv_heads)),
         "WIDTH": width,
         "WIDTH_PAD": triton.next_power_of_2(width),
-        "BLOCK": 64 if query.dtype == torch.bfloat16 else 32,
+        **attend_tuning(query),
         "TURN": turning is not None,
         "NORM": norm,
         "PRECISION": "tf32" if query.dtype == torch.bfloat16 else "ieee",
-        "num_warps": 4,
     }
-    _attend[(rows, kv_heads)](
+    _attend[(count, kv_heads)](
         query, key, value, query.stride(0), key.stride(0), value.stride(0),
         turning.cos if turning else nothing, turning.sin if turning else nothing,
         turning.query_weight if turning and norm else nothing, turning.key_weight if turning and norm else nothing,
         turning.eps if turning else 0.0,
         slots.prompt_keys[layer], slots.prompt_values[layer], slots.keys[layer], slots.values[layer],
-        active, slots.prompt, slots.prompt_length, slots.length, out, scaling,
+        rows.slot, rows.prompt, rows.before, rows.past, out, scaling,
         slots.room.prompt_places, slots.room.places + 1, **options,
     )  # fmt: skip
     return out

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from coterie.engines.torch.decoder.reading import PromptLayout
 from coterie.engines.torch.decoder.slots import Slots
 from coterie.engines.torch.decoder.twins import Turning
 
@@ -18,10 +19,16 @@ KNOWN = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 STEADY_TURNS = ("default", "linear", "llama3", "yarn")  # rotary positions that do not depend on the length
 
 
-def lay_together(weights: Sequence[nn.Parameter]) -> Tensor:
+def lay_together(weights: Sequence[Tensor]) -> Tensor:
     """One tensor of weights under each other; each remains a parameter of its layer and is a view of it."""
     if len(weights) == 1:
         return weights[0].data
+    first = weights[0].data
+    ends = [weight.data_ptr() + weight.nbytes for weight in weights]
+    one_storage = len({weight.untyped_storage().data_ptr() for weight in weights}) == 1
+    if one_storage and all(weight.data_ptr() == end for weight, end in zip(weights[1:], ends, strict=False)):
+        rows = sum(len(weight) for weight in weights)
+        return first.as_strided((rows, *first.shape[1:]), first.stride())  # they lie together already
     whole = torch.cat([weight.data for weight in weights])
     for weight, part in zip(weights, whole.split([len(weight) for weight in weights]), strict=True):
         weight.data = part
@@ -119,15 +126,41 @@ class FusedLayers:
 
     def __call__(self, slots: Slots, active: Tensor) -> Tensor:
         """[rows] -> [rows, width]: hidden states after each row's newest token."""
+        rows = slots.rows(active)
+
+        def attend(number: int, qkv: Tensor) -> Tensor:
+            q, k, v = (x.unflatten(-1, (-1, self.width)) for x in qkv.split(self.layers[number].qkv.sizes, -1))
+            found = self.operations.attend(q, k, v, slots, number, rows, self.scaling, self._turning(number))
+            return cast(Tensor, found)
+
+        return self._through(slots.token.index_select(0, active), attend)
+
+    def read(self, tokens: Tensor, layout: PromptLayout) -> None:
+        """[prompts, length]: keep the keys and values of whole prompts."""
+        count, length = tokens.shape
+
+        def attend(number: int, qkv: Tensor) -> Tensor:
+            sizes = self.layers[number].qkv.sizes
+            heads, kv_heads = sizes[0] // self.width, sizes[1] // self.width
+            self.operations.turn_prompts(qkv, heads, kv_heads, length, self._turning(number))
+            q, k, v = (x.view(count, length, -1, self.width).transpose(1, 2) for x in qkv.split(sizes, -1))
+            return layout.attend(number, q, k, v, self.scaling).reshape(count * length, -1)
+
+        self._through(tokens.flatten(), attend)
+
+    def _turning(self, number: int) -> Turning:
+        layer = self.layers[number]
+        return Turning(self.cos, self.sin, layer.query_norm, layer.key_norm, self.eps)
+
+    def _through(self, tokens: Tensor, attend: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """[tokens] -> [tokens, width], with this attention over [tokens, queries, keys and values]."""
         do, more = self.operations, None
-        stream = self.embedding(slots.token.index_select(0, active))
+        stream = self.embedding(tokens)
         for number, layer in enumerate(self.layers):
             qkv = layer.qkv(do.add_norm(stream, more, layer.first_norm, self.eps))
-            q, k, v = (x.unflatten(-1, (-1, self.width)) for x in qkv.split(layer.qkv.sizes, -1))
-            turning = Turning(self.cos, self.sin, layer.query_norm, layer.key_norm, self.eps)
-            mixed = layer.out(do.attend(q, k, v, slots, number, active, self.scaling, turning))
+            mixed = layer.out(attend(number, qkv))
             more = layer.down(do.gate(layer.gate_up(do.add_norm(stream, mixed, layer.second_norm, self.eps))))
-        return do.add_norm(stream, more, self.last_norm, self.eps)  # type: ignore[no-any-return]
+        return cast(Tensor, do.add_norm(stream, more, self.last_norm, self.eps))
 
 
 def why_not_fused(causal: Any) -> str:

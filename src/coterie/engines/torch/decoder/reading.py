@@ -8,7 +8,7 @@ from types import ModuleType
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.engines.torch.decoder.slots import Slots
+from coterie.engines.torch.decoder.slots import Rows, Slots
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class DecodeLayout:
     """A row is the newest token of the answer in its slot."""
 
     slots: Slots
-    active: Tensor  # [rows]
+    rows: Rows
     operations: ModuleType
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         q, k, v = (x.flatten(1, 2) if x.shape[2] == 1 else x for x in (query, key, value))
-        mixed: Tensor = self.operations.attend(q, k, v, self.slots, layer, self.active, scaling)
+        mixed: Tensor = self.operations.attend(q, k, v, self.slots, layer, self.rows, scaling)
         return mixed.view(len(q), 1, q.shape[1], q.shape[2])

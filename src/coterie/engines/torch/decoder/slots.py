@@ -23,6 +23,20 @@ class Room:
         return all(getattr(self, name) >= getattr(other, name) for name in self.__dataclass_fields__)
 
 
+@dataclass(frozen=True)
+class Rows:
+    """[rows] each: what a token's work needs to know of every row, looked up once for all layers."""
+
+    slot: Tensor
+    prompt: Tensor
+    before: Tensor  # tokens of the prompt, but for its last
+    past: Tensor  # tokens after those
+
+    @property
+    def position(self) -> Tensor:
+        return self.before + self.past
+
+
 class Slots:
     """One slot an answer. Entry 0 of its keys is the last token of the prompt, entry n + 1 its own token n."""
 
@@ -50,6 +64,11 @@ class Slots:
         self.ends = torch.full((ENDS,), -1, dtype=torch.int32, device=device)
         self.seed = numbers(1, dtype=torch.int64)
         self.temperature = torch.ones(1, device=device)
+
+    def rows(self, active: Tensor) -> Rows:
+        """Where the rows of a batch stand: one row a slot."""
+        prompt = self.prompt.index_select(0, active)
+        return Rows(active, prompt, self.prompt_length.index_select(0, prompt), self.length.index_select(0, active))
 
     def keep_support(self, num_bytes: int) -> Tensor:
         """Where the support of every token is kept, made when first wanted."""

@@ -37,11 +37,7 @@ class Steps:
         self.device = model.device
         positions = slots.room.prompt_places + slots.room.places + 1
         self.fused = FusedLayers(model.causal, positions, operations) if fuse else None
-        config = model.causal.config.get_text_config()
-        special = ("logit_scale", "logits_scaling", "final_logit_softcapping")
-        # Kept in the model's precision where nothing more is done to them: half the bytes.
-        plain = not any(getattr(config, name, None) for name in special)
-        self.head: Callable[[Tensor], Tensor] = model.causal.get_output_embeddings() if plain else model.logits
+        self.head = plain_head(model)
         self.pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
         self.graphs: dict[tuple[object, ...], Replayed] = {}
         self.buffers: dict[tuple[object, ...], Tensor] = {}
@@ -74,7 +70,10 @@ class Steps:
         layout = PromptLayout(self.slots, which)
 
         def work() -> None:
-            self.model(tokens, layout=layout)
+            if self.fused is not None:
+                self.fused.read(tokens, layout)
+            else:
+                self.model(tokens, layout=layout)
 
         if ("read", size, width) not in self.graphs:
             which.fill_(nobody)  # warming up must not touch anybody's
@@ -106,13 +105,20 @@ class Steps:
         """The logits after each row's newest token."""
         self._for_nobody(("forward", size), size, lambda: self._forward(size))
 
-    def draw(self, size: int, sampling: Sampling, guided: bool) -> None:
-        """A token a row from those logits."""
-        greedy = sampling.temperature == 0
-        # Without a temperature of its own a graph reads it from the slots.
-        narrowing = (sampling.top_p, sampling.top_k, sampling.temperature) if is_narrow(sampling) else ()
-        key = ("draw", size, greedy, guided, narrowing)
-        self._for_nobody(key, size, lambda: self._draw(size, sampling, guided))
+    def draw(self, size: int, sampling: Sampling) -> None:
+        """A token a row from those logits, as far as it is allowed."""
+        key = ("draw", size, *kind_of(sampling))
+        self._for_nobody(key, size, lambda: self._draw(size, sampling, guided=True))
+
+    def write(self, size: int, sampling: Sampling, count: int) -> None:
+        """So many tokens a row, all in one graph."""
+
+        def work() -> None:
+            for _ in range(count):
+                self._forward(size)
+                self._draw(size, sampling, guided=False)
+
+        self._for_nobody(("write", size, count, *kind_of(sampling)), size, work)
 
     def _for_nobody(self, key: tuple[object, ...], size: int, work: Callable[[], None]) -> None:
         """Replay; if it must be captured first, warm up on rows that are nobody's."""
@@ -129,13 +135,16 @@ class Steps:
         if self.fused is not None:
             hidden = self.fused(slots, active)
         else:
-            before = slots.prompt_length.index_select(0, slots.prompt.index_select(0, active))
-            positions = (before + slots.length.index_select(0, active)).long()[:, None]
+            rows = slots.rows(active)
             tokens = slots.token.index_select(0, active).long()[:, None]
-            layout = DecodeLayout(slots, active, self.operations)
-            hidden = self.model(tokens, positions=positions, layout=layout)[:, 0]
-        logits = self.head(hidden)
-        self.buffer("logits", size, make=lambda: torch.empty_like(logits)).copy_(logits)
+            layout = DecodeLayout(slots, rows, self.operations)
+            hidden = self.model(tokens, positions=rows.position.long()[:, None], layout=layout)[:, 0]
+        if self.head is None:
+            logits = self.model.logits(hidden)
+            self.buffer("logits", size, make=lambda: torch.empty_like(logits)).copy_(logits)
+        else:
+            make = lambda: hidden.new_empty(size, len(self.head))  # noqa: E731
+            torch.mm(hidden, self.head.T, out=self.buffer("logits", size, make=make))
 
     def _draw(self, size: int, sampling: Sampling, guided: bool) -> None:
         slots, active, logits = self.slots, self.active(size), self.buffers["logits", size]
@@ -160,6 +169,20 @@ class Steps:
     def allow(self, size: int, legal: Bits) -> None:
         """Tell a bucket what its first rows may draw."""
         self.legal(size)[: len(legal)].copy_(torch.from_numpy(legal), non_blocking=True)
+
+
+def plain_head(model: LanguageModel) -> Tensor | None:
+    """The weights that make logits where nothing more is done: those stay in the model's precision, half the bytes."""
+    config, head = model.causal.config.get_text_config(), model.causal.get_output_embeddings()
+    special = any(getattr(config, name, None) for name in ("logit_scale", "logits_scaling", "final_logit_softcapping"))
+    plain = type(head) is torch.nn.Linear and head.bias is None and not special
+    return head.weight.data if plain else None
+
+
+def kind_of(sampling: Sampling) -> tuple[object, ...]:
+    """What a graph for drawing is captured for; where nothing narrows it reads the temperature from the slots."""
+    narrowing = (sampling.top_p, sampling.top_k, sampling.temperature) if is_narrow(sampling) else ()
+    return (sampling.temperature == 0, *narrowing)
 
 
 def is_narrow(sampling: Sampling) -> bool:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.engines.torch.decoder.slots import Slots
+from coterie.engines.torch.decoder.slots import Rows, Slots
 
 
 @dataclass(frozen=True)
@@ -47,27 +47,39 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (x.float() * cos[:, None] + torch.cat([-b, a], -1) * sin[:, None]).to(x.dtype)
 
 
+def turn_prompts(joined: Tensor, heads: int, kv_heads: int, length: int, turning: Turning) -> None:
+    """[rows x length, (heads + 2 kv heads) width], in place: make the queries and keys of whole prompts ready."""
+    width = turning.cos.shape[1]
+    position = torch.arange(len(joined), device=joined.device) % length
+    both = joined[:, : (heads + kv_heads) * width].unflatten(-1, (-1, width))
+    ready = both
+    if turning.query_weight is not None and turning.key_weight is not None:
+        query, key = both.split([heads, kv_heads], 1)
+        query = normalize(query, turning.query_weight, turning.eps)
+        ready = torch.cat([query, normalize(key, turning.key_weight, turning.eps)], 1)
+    both.copy_(turn(ready, turning.cos[position].float(), turning.sin[position].float()))
+
+
 def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     slots: Slots,
     layer: int,
-    active: Tensor,
+    rows: Rows,
     scaling: float,
     turning: Turning | None = None,
 ) -> Tensor:
     """[rows, heads, width], one token a row: keep its key and value in its slot, attend to its prompt and its past."""
-    prompt = slots.prompt[active].long()
-    before, past = slots.prompt_length[prompt], slots.length[active]
+    active, prompt, before, past = (x.long() for x in (rows.slot, rows.prompt, rows.before, rows.past))
     if turning is not None:
         if turning.query_weight is not None and turning.key_weight is not None:
             query = normalize(query, turning.query_weight, turning.eps)
             key = normalize(key, turning.key_weight, turning.eps)
-        position = (before + past).long()
+        position = before + past
         query, key = (turn(x, turning.cos[position].float(), turning.sin[position].float()) for x in (query, key))
-    slots.keys[layer][active, :, past.long()] = key
-    slots.values[layer][active, :, past.long()] = value
+    slots.keys[layer][active, :, past] = key
+    slots.values[layer][active, :, past] = value
     keys = torch.cat([slots.prompt_keys[layer][prompt], slots.keys[layer][active]], 2)
     values = torch.cat([slots.prompt_values[layer][prompt], slots.values[layer][active]], 2)
     places = torch.arange(slots.room.prompt_places, device=query.device)

@@ -1,0 +1,135 @@
+"""One token a row through a model built like Llama, on a CPU: fewer and larger products than its modules make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from coterie.engines.torch.attention import Layout
+from coterie.engines.torch.pretrained import LanguageModel
+
+# Copying the weights costs about what so many tokens do.
+WORTH_IT = 1_024
+PARTS = {
+    "": {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"},
+    "self_attn": {"q_proj", "k_proj", "v_proj", "o_proj"},
+    "mlp": {"gate_proj", "up_proj", "down_proj", "act_fn"},
+}
+
+
+def dense(layers: Sequence[Any]) -> tuple[Tensor, Tensor | None]:
+    """Linear layers side by side: [K, N], as products read it fastest, and [N]; their adapters are merged in."""
+    weights, biases = [], []
+    for layer in layers:
+        base = getattr(layer, "base_layer", layer)
+        weight = base.weight
+        if base is not layer and not layer.disable_adapters:
+            weight = weight + sum(layer.get_delta_weight(name) for name in layer.active_adapters)
+        weights.append(weight)
+        biases.append(base.bias if base.bias is not None else weight.new_zeros(len(weight)))
+    has_bias = any(getattr(layer, "base_layer", layer).bias is not None for layer in layers)
+    return torch.cat(weights).t().contiguous(), torch.cat(biases) if has_bias else None
+
+
+def through(states: Tensor, layer: tuple[Tensor, Tensor | None]) -> Tensor:
+    weight, bias = layer
+    return states @ weight if bias is None else torch.addmm(bias, states, weight)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A layer's weights, as this step uses them."""
+
+    norms: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
+    attention_in: tuple[Tensor, Tensor | None]
+    attention_out: tuple[Tensor, Tensor | None]
+    inner_in: tuple[Tensor, Tensor | None]
+    inner_out: tuple[Tensor, Tensor | None]
+    activation: Callable[[Tensor], Tensor]
+
+
+class LlamaStep:
+    """A copy of the weights for the duration of a call, so that it cannot be stale."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        base = model.causal.base_model
+        self.base, first = base, base.layers[0].self_attn
+        self.width, self.scaling = first.head_dim, first.scaling
+        self.query_heads = first.q_proj.out_features // self.width
+        self.key_heads = first.k_proj.out_features // self.width
+        self.blocks = [
+            Block(
+                norms=(one_norm(layer.input_layernorm), one_norm(layer.post_attention_layernorm)),
+                attention_in=dense([layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj]),
+                attention_out=dense([layer.self_attn.o_proj]),
+                inner_in=dense([layer.mlp.gate_proj, layer.mlp.up_proj]),
+                inner_out=dense([layer.mlp.down_proj]),
+                activation=layer.mlp.act_fn,
+            )
+            for layer in base.layers
+        ]
+        self.last_norm = one_norm(base.norm)
+
+    def __call__(self, tokens: Tensor, positions: Tensor, layout: Layout) -> Tensor:
+        """[rows], [rows, 1] -> [rows, width]"""
+        states = self.base.embed_tokens(tokens)
+        cos, sin = self.base.rotary_emb(states, positions)
+        half = self.width // 2
+        # Half of the rotation is the other half's, negated.
+        sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
+        turning = self.query_heads + self.key_heads
+        for place, block in enumerate(self.blocks):
+            heads = through(block.norms[0](states), block.attention_in).view(len(tokens), -1, self.width)
+            turned = heads[:, :turning] * cos + heads[:, :turning].roll(half, -1) * sin
+            query, key = turned[:, : self.query_heads, None], turned[:, self.query_heads :, None]
+            mixed = layout.attend(place, query, key, heads[:, turning:, None], self.scaling)
+            states = states + through(mixed.reshape(len(tokens), -1), block.attention_out)
+            gate, up = through(block.norms[1](states), block.inner_in).chunk(2, -1)
+            states = states + through(block.activation(gate) * up, block.inner_out)
+        return self.last_norm(states)
+
+
+def one_norm(norm: Any) -> Callable[[Tensor], Tensor]:
+    """A root-mean-square norm in one operation."""
+    weight, eps = norm.weight, norm.variance_epsilon
+    return lambda states: F.rms_norm(states, weight.shape, weight, eps)
+
+
+class Alone:
+    """A layout in which a token sees itself only."""
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        return value.repeat_interleave(query.shape[1] // value.shape[1], 1).transpose(1, 2)
+
+
+def is_like_llama(causal: Any) -> bool:
+    """Whether the layers have Llama's parts and no others."""
+    base = causal.base_model
+    if not all(hasattr(base, name) for name in ("embed_tokens", "layers", "norm", "rotary_emb")):
+        return False
+    for layer in base.layers:
+        for name, wanted in PARTS.items():
+            part = layer.get_submodule(name) if name in ("", *dict(layer.named_children())) else nn.Identity()
+            if {child for child, _ in part.named_children()} != wanted:
+                return False
+    return all(hasattr(norm, "variance_epsilon") for norm in (base.norm, base.layers[0].input_layernorm))
+
+
+def find_step(model: LanguageModel, num_tokens: int) -> LlamaStep | None:
+    """The step for this model, if it pays and if it computes what the model does."""
+    weights = model.causal.get_input_embeddings().weight
+    if model.device.type != "cpu" or weights.dtype != torch.float32:
+        return None
+    if num_tokens < WORTH_IT or model.why_plain or not is_like_llama(model.causal):
+        return None
+    step = LlamaStep(model)
+    tokens = torch.arange(1, 5) % model.vocabulary
+    positions = 7 * torch.arange(4)[:, None]
+    wanted = model(tokens[:, None], positions=positions, layout=Alone())[:, 0]
+    # Others have the same parts and multiply or rotate otherwise.
+    return step if torch.allclose(step(tokens, positions, Alone()), wanted, rtol=1e-3, atol=1e-4) else None
