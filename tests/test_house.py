@@ -70,7 +70,6 @@ ONLY_IN = {
     "triton": ("engines.torch",),
     "llguidance": (),  # an extra: only ever required
     "jax": ("engines.jax",),
-    "triton": ("engines.torch",),
     "tomllib": ("config",),
     "mujoco": (),  # an extra: only ever required
     "jsonschema": (),
