@@ -23,15 +23,15 @@ def weights(trainer: GRPOTrainer) -> torch.Tensor:
 
 def test_the_four_phases_can_be_called_by_hand(sums_trainer: GRPOTrainer) -> None:
     with sums_trainer.scorer:
-        tasks = sums_trainer.curriculum.draw(4)
+        tasks = sums_trainer.curriculum.draw(16)
         rollouts = sums_trainer.generate_rollouts(tasks)
         scores = sums_trainer.compute_rewards(rollouts)
         advantages = sums_trainer.compute_advantages(scores)
         before = weights(sums_trainer)
         metrics = sums_trainer.train_on_rollouts(rollouts, advantages)
     assert [group.task for group in rollouts] == tasks
-    assert [len(group.completions) for group in rollouts] == [4] * 4
-    assert advantages.shape == (4, 4)
+    assert [len(group.completions) for group in rollouts] == [4] * 16
+    assert advantages.shape == (16, 4)
     np.testing.assert_allclose(advantages.sum(1), 0, atol=1e-9)
     assert {"loss", "grad_norm", "approx_kl", "entropy", "learning_rate"} <= metrics.keys()
     assert not torch.equal(before, weights(sums_trainer))

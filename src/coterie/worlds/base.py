@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coterie.rollouts import Bits, Bools, Ints, Score, Task, pack_bits
 
@@ -84,6 +85,32 @@ class Constraint(Protocol):
 
     def keep(self, rows: Ints) -> None:
         """Only these rows go on, in this order."""
+        ...
+
+
+@dataclass(frozen=True)
+class Tables:
+    """An automaton with a counter: a token is legal if its state and, by the state's role, its count allow it."""
+
+    transitions: NDArray[np.int32]  # [states, V] where each token leads
+    legal: Bools  # [states, V]
+    role: NDArray[np.int32]  # [states]
+    limits: Bools  # [roles, counts, V]
+    counts: Ints  # [V] what each token adds to the counter
+
+
+@runtime_checkable
+class TabledConstraint(Constraint, Protocol):
+    """A constraint that is nothing but look-ups, so that a device can follow it by itself."""
+
+    @property
+    def tables(self) -> Tables:
+        """The same object for every constraint of a language, where it is large."""
+        ...
+
+    @property
+    def places(self) -> tuple[Ints, Ints]:
+        """[rows] each: the state and the count where every row stands."""
         ...
 
 
@@ -274,6 +301,16 @@ class FixedConstraint:
 
     def keep(self, rows: Ints) -> None:
         self.rows = len(rows)
+
+    @property
+    def tables(self) -> Tables:
+        everything = np.ones((1, 1, len(self.allowed)), np.bool_)
+        nowhere = np.zeros((1, len(self.allowed)), np.int32)
+        return Tables(nowhere, self.allowed[None], np.zeros(1, np.int32), everything, nowhere[0].astype(np.int64))
+
+    @property
+    def places(self) -> tuple[Ints, Ints]:
+        return np.zeros(self.rows, np.int64), np.zeros(self.rows, np.int64)
 
 
 @dataclass(frozen=True)

@@ -11,60 +11,59 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.rollouts import Bools, Ints
-from coterie.worlds.base import LanguageError
+from coterie.worlds.base import LanguageError, Tables
 
 State = Hashable
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """The tables. Illegal transitions lead to state 0, where nothing is legal."""
+    """Spellings and tables. Illegal transitions lead to state 0, where nothing is legal; role 0 limits nothing."""
 
     vocabulary: tuple[str, ...]
     start: int
-    transitions: NDArray[np.int32]  # [states, V]
-    legal: Bools  # [states, V]
-    role: NDArray[np.int32]  # [states] 0: none
-    limits: Bools  # [roles, counts, V]
-    counts: Ints  # [V] what each token adds to the counter
+    tables: Tables
 
     def walk(self, words: Sequence[str]) -> tuple[list[int], int, int]:
         """The tokens of a beginning, and the state and count it leads to; LanguageError where it goes wrong."""
         ids = {word: i for i, word in enumerate(self.vocabulary)}
-        state, count, tokens = self.start, 0, []
+        tables, state, count, tokens = self.tables, self.start, 0, []
         for place, word in enumerate(words, 1):
-            allowed = self.legal[state] & self.limits[self.role[state], count]
+            allowed = tables.legal[state] & tables.limits[tables.role[state], count]
             token = ids.get(word, -1)
             if token < 0 or not allowed[token]:
                 choice = [self.vocabulary[i] for i in np.flatnonzero(allowed)]
                 told = " or ".join(choice[:8]) + (" or …" if len(choice) > 8 else "") if choice else "nothing more"
                 raise LanguageError(f"word {place} is {word!r}; write {told}")
             tokens.append(token)
-            state, count = int(self.transitions[state, token]), count + int(self.counts[token])
+            state, count = int(tables.transitions[state, token]), count + int(tables.counts[token])
         return tokens, state, count
 
     def constraint(self, states: Sequence[int], counts: Sequence[int]) -> GrammarConstraint:
-        return GrammarConstraint(self, np.array(states, np.int64), np.array(counts, np.int64))
+        return GrammarConstraint(self.tables, np.array(states, np.int64), np.array(counts, np.int64))
 
 
 @dataclass
 class GrammarConstraint:
     """Follows many rows through the tables."""
 
-    grammar: Grammar
+    tables: Tables
     state: Ints
     count: Ints
 
+    @property
+    def places(self) -> tuple[Ints, Ints]:
+        return self.state, self.count
+
     def legal(self) -> Bools:
-        g = self.grammar
-        return np.asarray(g.legal[self.state] & g.limits[g.role[self.state], self.count])
+        t = self.tables
+        return np.asarray(t.legal[self.state] & t.limits[t.role[self.state], self.count])
 
     def advance(self, tokens: Ints) -> None:
-        self.state = self.grammar.transitions[self.state, tokens].astype(np.int64)
-        self.count = self.count + self.grammar.counts[tokens]
+        self.state = self.tables.transitions[self.state, tokens].astype(np.int64)
+        self.count = self.count + self.tables.counts[tokens]
 
     def keep(self, rows: Ints) -> None:
         self.state, self.count = self.state[rows], self.count[rows]
@@ -105,4 +104,4 @@ def compile_grammar(
     added = np.zeros(len(vocabulary), np.int64)
     for word, amount in counts.items():
         added[ids[word]] = amount
-    return Grammar(tuple(vocabulary), 1, transitions, transitions > 0, role, open_, added)
+    return Grammar(tuple(vocabulary), 1, Tables(transitions, transitions > 0, role, open_, added))

@@ -8,11 +8,12 @@ import numpy as np
 
 from coterie.engines.base import Metrics, Sampling
 from coterie.engines.torch.decoding import Drawn, decode
+from coterie.engines.torch.graphs import GraphDecoder
 from coterie.engines.torch.learner import LearnerSettings, score_places
 from coterie.engines.torch.policy import TorchPolicy
 from coterie.engines.torch.transformer import PolicyShape
 from coterie.rollouts import Completion, Finish, Group, Task, make_batch
-from coterie.worlds.base import Example, Language, LanguageError, trace_legal
+from coterie.worlds.base import Example, Language, LanguageError, TabledConstraint, trace_legal
 
 
 class CausalEngine(TorchPolicy):
@@ -28,33 +29,49 @@ class CausalEngine(TorchPolicy):
         offload_reference: bool = False,
     ) -> None:
         super().__init__(language, shape, settings, seed, score_places, device, offload_reference)
+        self.graphs = GraphDecoder(self.model, language.end) if self.device.type == "cuda" else None
+
+    def describe(self) -> str:
+        if self.graphs is None:
+            return f"{super().describe()}; answers drawn token by token"
+        tabled = isinstance(self.language.constraint([]), TabledConstraint)
+        masks = "in tables on it" if tabled else "from the host"
+        return f"{super().describe()}; answers drawn by captured graphs (products of TF32 parts), masks {masks}"
 
     def sample(self, tasks: Sequence[Task], group_size: int, sampling: Sampling) -> Iterator[tuple[int, Group]]:
         language = self.language
         begun = language.encode(sampling.begin)[:-1] if sampling.begin else []
         prompts = [language.encode_prompt(task.prompt) + begun for task in tasks]
-        constraint = language.constraint([task for task in tasks for _ in range(group_size)])
-        for token in begun:
-            constraint.advance(np.full(len(tasks) * group_size, token))
         room = language.max_tokens - len(begun)
         max_tokens = min(sampling.max_tokens or room, room)
+        stream = self.stream(sampling)
+        at_once = self.graphs.tasks_at_once(prompts, group_size, max_tokens) if self.graphs else len(tasks)
         waiting: dict[int, dict[int, Completion]] = {i: {} for i in range(len(tasks))}
-        drawn = decode(
-            self.model, prompts, group_size, constraint, language.end, max_tokens, sampling, self.stream(sampling)
-        )
-        for row, answer in drawn:
-            place, sibling = divmod(row, group_size)
-            waiting[place][sibling] = self._complete(prompts[place], answer, begun)
-            if len(waiting[place]) == group_size:
-                siblings = waiting.pop(place)
-                yield place, Group(tasks[place], [siblings[i] for i in range(group_size)])
+        for start in range(0, len(tasks), max(at_once, 1)):
+            asked = prompts[start : start + at_once]
+            constraint = language.constraint([t for t in tasks[start : start + at_once] for _ in range(group_size)])
+            for token in begun:
+                constraint.advance(np.full(len(asked) * group_size, token))
+            if self.graphs:
+                drawn = self.graphs.decode(asked, group_size, constraint, max_tokens, sampling, stream)
+            else:
+                end = language.end
+                drawn = decode(self.model, asked, group_size, constraint, end, max_tokens, sampling, stream)
+            for row, answer in drawn:
+                place, sibling = start + row // group_size, row % group_size
+                waiting[place][sibling] = self._complete(prompts[place], answer, begun)
+                if len(waiting[place]) == group_size:
+                    siblings = waiting.pop(place)
+                    yield place, Group(tasks[place], [siblings[i] for i in range(group_size)])
 
     def _complete(self, prompt: list[int], answer: Drawn, begun: Sequence[int] = ()) -> Completion:
-        blank = np.zeros(len(prompt), np.float32)
+        start, end = len(prompt), len(prompt) + len(answer.tokens)
+        tokens, chosen, logprobs = np.empty(end, np.int64), np.ones(end, np.bool_), np.zeros(end, np.float32)
+        tokens[:start], tokens[start:], chosen[:start], logprobs[start:] = prompt, answer.tokens, False, answer.logprobs
         return Completion(
-            tokens=np.concatenate([np.array(prompt, np.int64), answer.tokens]),
-            chosen=np.concatenate([blank.astype(np.bool_), np.ones(len(answer.tokens), np.bool_)]),
-            logprobs=np.concatenate([blank, answer.logprobs]),
+            tokens=tokens,
+            chosen=chosen,
+            logprobs=logprobs,
             legal=None if answer.support is None else answer.support.copy(),
             text=self.language.decode([*begun, *answer.tokens.tolist()]),
             finish=answer.finish,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.engines.base import Sampling
+from coterie.engines.torch.token_step import TokenStep
 from coterie.engines.torch.transformer import Cache, Transformer
 from coterie.rollouts import Bits, Bools, Finish, Floats, Ints, pack_bits
 from coterie.worlds.base import Constraint
@@ -30,8 +31,8 @@ class Drawn:
     finish: Finish
 
 
-def choose_support(logits: Tensor, legal: Tensor, sampling: Sampling) -> Tensor:
-    """[rows, V]: the legal tokens that temperature, top-k and top-p leave."""
+def choose_support(logits: Tensor, legal: Tensor, sampling: Sampling, temperature: Tensor | None = None) -> Tensor:
+    """[rows, V]: the legal tokens that temperature, top-k and top-p leave; the temperature may lie on the device."""
     if sampling.temperature == 0:
         best = logits.masked_fill(~legal, -torch.inf).argmax(-1, keepdim=True)
         return torch.zeros_like(legal).scatter_(-1, best, True) & legal
@@ -40,7 +41,11 @@ def choose_support(logits: Tensor, legal: Tensor, sampling: Sampling) -> Tensor:
         legal = legal & (masked >= masked.topk(sampling.top_k, -1).values[:, -1:])
     if sampling.top_p >= 1:
         return legal
-    probs = (logits / sampling.temperature).masked_fill(~legal, -torch.inf).softmax(-1)
+    probs = (
+        (logits / (sampling.temperature if temperature is None else temperature))
+        .masked_fill(~legal, -torch.inf)
+        .softmax(-1)
+    )
     ordered, order = probs.sort(-1, descending=True)
     # A token stays if those before it do not reach top_p yet; so the likeliest always stays.
     kept = ordered.cumsum(-1) - ordered < sampling.top_p
@@ -50,16 +55,18 @@ def choose_support(logits: Tensor, legal: Tensor, sampling: Sampling) -> Tensor:
 def draw(logits: Tensor, support: Tensor, temperature: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """One token a row from the support, and its log-probability there."""
     logprobs = (logits / (temperature or 1.0)).masked_fill(~support, -torch.inf).log_softmax(-1)
-    # An exponential race: the least waiting time wins with probability p, and p = 0 never does.
-    race = torch.empty_like(logprobs).exponential_(generator=generator)
-    tokens = (logprobs.exp() / race).argmax(-1)
+    # A random spot on the line where each token is as long as it is likely; p = 0 is never hit. In float64 a spot is
+    # below the end however it is rounded, and one number a row takes a seventh of the time of one a token.
+    line = logprobs.double().exp_().cumsum(-1)
+    spot = torch.rand(len(line), 1, dtype=line.dtype, device=line.device, generator=generator) * line[:, -1:]
+    tokens = (line <= spot).sum(-1)
     return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
 
 
 def fill_prompts(
     model: Transformer, prompts: Sequence[Sequence[int]], group_size: int, room: int
-) -> tuple[Cache, Tensor, Tensor]:
-    """Compute each prompt once, then give every sibling its row: cache, last hidden states, next positions."""
+) -> tuple[TokenStep, Tensor, Tensor]:
+    """Compute each prompt once, then give every sibling its row: what goes on from there, logits, next positions."""
     device = model.head.weight.device
     longest = max(map(len, prompts))
     tokens = torch.zeros(len(prompts), longest, dtype=torch.long)
@@ -71,10 +78,9 @@ def fill_prompts(
     positions = (column - (longest - lengths)[:, None]).clamp(min=0).to(device)
     cache = Cache(model.shape, len(prompts), longest, device)
     cache.visible[:, 0, 0, :] = (column >= (longest - lengths)[:, None]).to(device)
-    hidden = model(tokens.to(device), positions, cache)[:, -1]
+    logits = model.head(model(tokens.to(device), positions, cache)[:, -1])
     siblings = torch.arange(len(prompts), device=device).repeat_interleave(group_size)
-    cache.select(siblings, longest + room)
-    return cache, hidden[siblings], lengths.to(device)[siblings]
+    return TokenStep(model, cache, siblings, room), logits[siblings], lengths.to(device)[siblings]
 
 
 @torch.inference_mode()
@@ -90,9 +96,8 @@ def decode(
 ) -> Iterator[tuple[int, Drawn]]:
     """Draw group_size answers a prompt; yields (row, answer) as rows finish."""
     num_rows = len(prompts) * group_size
-    cache, hidden, positions = fill_prompts(model, prompts, group_size, min(max_tokens, FIRST_ROOM))
-    longest = cache.length + max_tokens - min(max_tokens, FIRST_ROOM)
-    device = hidden.device
+    step, logits, positions = fill_prompts(model, prompts, group_size, min(max_tokens, FIRST_ROOM))
+    device = logits.device
     tokens = np.zeros((num_rows, max_tokens), np.int64)
     logprobs = np.zeros((num_rows, max_tokens), np.float32)
     support = np.zeros((num_rows, max_tokens, (model.shape.vocabulary + 7) // 8), np.uint8)
@@ -109,7 +114,6 @@ def decode(
         yield from finished(np.flatnonzero(stuck), t, Finish.DEAD_END)
         done |= stuck
         legal = legal | done[:, None]  # rows that wait to be dropped draw anything; nobody looks
-        logits = model.head(hidden)
         chosen_from = choose_support(logits, torch.from_numpy(legal).to(device), sampling)
         drawn, logprob = draw(logits, chosen_from, sampling.temperature, generator)
         token = np.where(done, end, drawn.cpu().numpy())
@@ -126,14 +130,11 @@ def decode(
             break
         constraint.advance(token)
         if done.sum() >= DROP_SHARE * len(rows):
-            kept = np.flatnonzero(~done)
-            on_device = torch.from_numpy(kept).to(device)
-            cache.select(on_device)
+            on_device = step.drop(torch.from_numpy(~done).to(device))
+            kept = on_device.cpu().numpy()
             constraint.keep(kept)
             rows, done, token = rows[kept], done[kept], token[kept]
             positions = positions[on_device]
-        if cache.filled == cache.length:
-            cache.select(torch.arange(len(rows), device=device), min(2 * cache.length, longest))
-        hidden = model(torch.from_numpy(token).to(device)[:, None], positions[:, None], cache)[:, -1]
+        logits = step.logits(step(torch.from_numpy(token).to(device), positions))
         positions = positions + 1
     yield from finished(np.flatnonzero(~done), max_tokens, Finish.LENGTH)

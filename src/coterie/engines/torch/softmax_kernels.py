@@ -1,6 +1,5 @@
 """Triton kernels over rows of logits: one pass reads them, another turns them into their gradient where they lie."""
 
-# ruff: noqa: N803
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 
 import torch

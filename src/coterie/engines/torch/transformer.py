@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +36,16 @@ class PolicyShape:
         return 16 * math.ceil(self.width / 6)
 
 
+class Remembers(Protocol):
+    """Keys and values of the tokens so far, however they are laid out."""
+
+    filled: int
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Append k and v [rows, heads, T, width of a head], then attend to all that is visible."""
+        ...
+
+
 class Cache:
     """Keys and values of the tokens so far, preallocated: [rows, heads, length, width of a head]."""
 
@@ -44,24 +54,6 @@ class Cache:
         self.layers = [(torch.empty(size, device=device), torch.empty(size, device=device)) for _ in range(shape.depth)]
         self.visible = torch.zeros(rows, 1, 1, length, dtype=torch.bool, device=device)
         self.filled = 0
-
-    @property
-    def length(self) -> int:
-        return self.visible.shape[3]
-
-    def select(self, rows: Tensor, length: int | None = None) -> None:
-        """Keep these rows in this order, repeats allowed; `length` makes room for longer ones."""
-
-        def pick(tensor: Tensor, dim: int) -> Tensor:
-            length_now = length or tensor.shape[dim]
-            size = [len(rows), *tensor.shape[1:]]
-            size[dim] = length_now
-            fresh = tensor.new_ones(size)  # what is yet to come is visible
-            fresh.narrow(dim, 0, self.filled).copy_(tensor.narrow(dim, 0, self.filled).index_select(0, rows))
-            return fresh
-
-        self.layers = [(pick(keys, 2), pick(values, 2)) for keys, values in self.layers]
-        self.visible = pick(self.visible, 3)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Append k and v, then attend to all that is visible."""
@@ -98,7 +90,7 @@ class Block(nn.Module):
         self.gate_and_up = nn.Linear(shape.width, 2 * shape.hidden, bias=False)
         self.down = nn.Linear(shape.hidden, shape.width, bias=False)
 
-    def forward(self, x: Tensor, angles: Tensor, cache: Cache | None, visible: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, angles: Tensor, cache: Remembers | None, visible: Tensor | None) -> Tensor:
         rows, length, width = x.shape
         q, k, v = self.qkv(self.attention_norm(x)).view(rows, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         q, k = rotate(q, angles), rotate(k, angles)
@@ -157,7 +149,7 @@ class Transformer(nn.Module):
                     weight.copy_(torch.empty(weight.shape).normal_(0.0, std, generator=generator))
 
     def forward(
-        self, tokens: Tensor, positions: Tensor, cache: Cache | None = None, visible: Tensor | None = None
+        self, tokens: Tensor, positions: Tensor, cache: Remembers | None = None, visible: Tensor | None = None
     ) -> Tensor:
         """[rows, T] -> [rows, T, width]; `visible` [rows, 1, 1, T] hides padding where order does not."""
         x = self.embedding(tokens)

@@ -121,7 +121,7 @@ class MachineConstraint:
             if id(task) not in known:
                 allowed = language.allowed(task)
                 known[id(task)] = np.array([kind in allowed for kind in WRITTEN])
-        self.allowed = np.stack([known[id(task)] for task in tasks])  # [rows, kinds]
+        self.allowed = np.array([known[id(task)] for task in tasks], np.bool_).reshape(rows, len(WRITTEN))
         self.fitting = Fitting(rows, language.max_blocks, np.asarray(self.allowed.any(0)))
         self.room = np.full(rows, language.max_blocks - 1)
         self.half = np.zeros(rows, np.bool_)  # a two-ended block waits for its other end

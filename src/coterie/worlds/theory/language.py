@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from coterie.rollouts import Task
@@ -158,12 +158,18 @@ class TheoryLanguage:
         return [*(ids[word] for word in words), self.end]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        words = [self.vocabulary[t] for t in tokens]
-        return "".join(("\n" if word in LINES else " ") + word for word in words).lstrip()
+        words = spellings()
+        return "".join([words[t] for t in tokens]).lstrip()
 
     def constraint(self, tasks: Sequence[Task]) -> Constraint:
         places = [begin(task.prompt) for task in tasks]
         return grammar().constraint([state for _, state, _ in places], [count for _, _, count in places])
+
+
+@cache
+def spellings() -> list[str]:
+    """Each word with what stands before it."""
+    return [("\n" if word in LINES else " ") + word for word in grammar().vocabulary]
 
 
 @lru_cache(maxsize=4096)
