@@ -30,11 +30,11 @@ import transformers
 from torch import Tensor
 
 from coterie.engines.base import Dials
-from coterie.engines.torch import head
-from coterie.engines.torch.chunks import score_in_chunks
 from coterie.engines.torch.learner import Learner, LearnerSettings
-from coterie.engines.torch.packed_attention import PackedLayout
-from coterie.engines.torch.packing import pack, split_packed
+from coterie.engines.torch.logprobs import head
+from coterie.engines.torch.logprobs.chunks import score_in_chunks
+from coterie.engines.torch.logprobs.packed_attention import PackedLayout
+from coterie.engines.torch.logprobs.packing import pack, split_packed
 from coterie.engines.torch.pretrained import LanguageModel
 from coterie.grpo.objective import Objective
 from coterie.rollouts import Batch, pack_bits

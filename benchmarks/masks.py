@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from coterie.engines.torch.transformer import Cache, PolicyShape, Transformer
+from coterie.engines.torch.small.transformer import Cache, PolicyShape, Transformer
 from coterie.rollouts import Ints, Task
 from coterie.worlds.base import Language
 from coterie.worlds.bricks.language import AbsoluteLanguage

@@ -35,8 +35,8 @@ from shapes import END, SHAPES, Shape, random_model, random_prompts, save_model
 from coterie.engines.base import Sampling
 from coterie.engines.torch.attention import NAME
 from coterie.engines.torch.decoder.decoder import Decoder
+from coterie.engines.torch.decoder.writing import decode
 from coterie.engines.torch.pretrained import LanguageModel, smollm2_folder
-from coterie.engines.torch.writing import decode
 from coterie.rollouts import Bools, Ints
 from coterie.worlds.base import Constraint
 

@@ -26,7 +26,7 @@ import torch
 from coterie.engines.base import Sampling
 from coterie.engines.torch.causal import CausalEngine
 from coterie.engines.torch.learner import LearnerSettings
-from coterie.engines.torch.transformer import PolicyShape
+from coterie.engines.torch.small.transformer import PolicyShape
 from coterie.rollouts import Group, Task
 from coterie.worlds.base import Language
 

@@ -11,12 +11,12 @@ import torch
 from small import CASES, make_engine, sample
 from torch import Tensor, nn
 
-from coterie.engines.torch import small_kernels, stepping
 from coterie.engines.torch.causal import CausalEngine
 from coterie.engines.torch.learner import LearnerSettings
-from coterie.engines.torch.stepping import Drawing, Rows
-from coterie.engines.torch.tables import DeviceTables
-from coterie.engines.torch.transformer import PolicyShape
+from coterie.engines.torch.small import kernels, stepping
+from coterie.engines.torch.small.stepping import Drawing, Rows
+from coterie.engines.torch.small.tables import DeviceTables
+from coterie.engines.torch.small.transformer import PolicyShape
 from coterie.rollouts import Completion, Group, Task, make_batch
 from coterie.worlds.base import Characters, TabledConstraint
 
@@ -48,7 +48,7 @@ def check_attention() -> str:
         qkv = torch.randn(batch, 3 * heads * width, device=DEVICE)
         angles = torch.arange(room, device=DEVICE)[:, None] * torch.rand(width // 2, device=DEVICE)
         outcomes = []
-        for module in (stepping, small_kernels):
+        for module in (stepping, kernels):
             mine = keys.clone(), values.clone()
             out = module.attend(qkv, *mine, rows, mapping, angles.cos(), angles.sin())
             outcomes.append([out[: len(used)], *(x[:-1].nan_to_num(9.0) for x in mine)])
@@ -91,7 +91,7 @@ def check_products() -> str:
     for rows, width, hidden in ((3, 40, 64), (16, 512, 1376), (100, 256, 688), (700, 192, 512), (2048, 512, 1376)):
         for product in products(rows, width, hidden):
             exact = product(Exact)
-            ours = max(ours, float((product(small_kernels) - exact).abs().max()))
+            ours = max(ours, float((product(kernels) - exact).abs().max()))
             plain = max(plain, float((product(stepping) - exact).abs().max()))
     assert ours < 3e-5, (ours, plain)
     return f"{ours:.1e} from float64; plain float32 {plain:.1e}"
@@ -109,7 +109,7 @@ def check_draws() -> str:
     for greedy in (False, True):
         for masked in (False, True):
             outcomes = []
-            for module in (stepping, small_kernels):
+            for module in (stepping, kernels):
                 torch.manual_seed(3)
                 rows = make_rows(200, 5, vocabulary)
                 rows.state[:-1] = torch.randint(0, len(tables.role), (200,), device=DEVICE)

@@ -25,11 +25,11 @@ from small_checks import (
 from torch import Tensor
 
 from coterie.engines.base import Sampling
-from coterie.engines.torch import small_kernels
 from coterie.engines.torch.causal import CausalEngine
-from coterie.engines.torch.decoding import decode
-from coterie.engines.torch.graphs import GraphDecoder
-from coterie.engines.torch.stepping import Rows
+from coterie.engines.torch.small import kernels
+from coterie.engines.torch.small.decoding import decode
+from coterie.engines.torch.small.graphs import GraphDecoder
+from coterie.engines.torch.small.stepping import Rows
 from coterie.rollouts import Task
 from coterie.worlds.base import Constraint, TabledConstraint
 
@@ -37,7 +37,7 @@ FLOAT32_RATE, MEMORY_RATE = 60e12, 4.3e12  # what an H200 gives, operations and 
 
 
 TILES_TRIED = tuple(
-    small_kernels.Tile(*tile)
+    kernels.Tile(*tile)
     for tile in (
         (16, 16, 64, 2, 4), (16, 16, 128, 2, 3), (16, 32, 64, 4, 4), (32, 32, 64, 4, 3), (64, 32, 32, 4, 3),
         (64, 64, 32, 4, 3), (128, 64, 32, 8, 3), (128, 128, 32, 8, 3), (64, 128, 32, 4, 3),
@@ -47,14 +47,14 @@ TILES_TRIED = tuple(
 
 def run_all(work: Sequence[Callable[[Any], Tensor]]) -> None:
     for product in work:
-        product(small_kernels)
+        product(kernels)
 
 
 @torch.inference_mode()
 def choose_tiles() -> dict[str, Any]:
     """Milliseconds of a layer's products by tile; from here on the best are used. None: cuBLAS."""
     found: dict[str, Any] = {}
-    best: dict[int, small_kernels.Tile | None] = {}
+    best: dict[int, kernels.Tile | None] = {}
     start = time.perf_counter()
     for bucket in (16, 64, 128, 256, 512, 1024, 2048):
         work, times = products(bucket, 512, 1376), {}
@@ -62,7 +62,7 @@ def choose_tiles() -> dict[str, Any]:
             late = time.perf_counter() - start > 80
             if tile is not None and (late or tile.rows > max(bucket, 16) or bucket // tile.rows > 32):
                 continue
-            small_kernels.TILES = {1 << 30: tile}
+            kernels.TILES = {1 << 30: tile}
             try:
                 times[tile] = 1e3 * in_graph(partial(run_all, work))
             except Exception:  # a tile that does not fit loses
@@ -72,16 +72,16 @@ def choose_tiles() -> dict[str, Any]:
         told = (f"{times[tile]:.4f} {astuple(tile) if tile else 'cuBLAS'}" for tile in (*ordered[:3], None))
         found[f"{bucket} rows"] = ", ".join(told)
     best[1 << 30] = best[2048]
-    small_kernels.TILES = best
+    kernels.TILES = best
     return found
 
 
 def with_cublas() -> dict[str, float]:
-    kept, small_kernels.TILES = small_kernels.TILES, {}
+    kept, kernels.TILES = kernels.TILES, {}
     try:
         return time_case("theory 2,048", baseline=False)
     finally:
-        small_kernels.TILES = kept
+        kernels.TILES = kept
 
 
 def seconds(work: Callable[[], Any], repeats: int) -> float:
@@ -253,12 +253,12 @@ def time_parts() -> dict[str, Any]:
                 found[f"{bucket} rows at {length}"] = 1e3 * seconds(partial(replay, token, rows, length), 3) / 20
         slots, qkv = memory.slots, torch.randn(2048, 3 * 512, device=DEVICE)
         history = memory.keys[0], memory.values[0]
-        attend = partial(small_kernels.attend, qkv, *history, rows, slots, graphs.cos, graphs.sin)
+        attend = partial(kernels.attend, qkv, *history, rows, slots, graphs.cos, graphs.sin)
         for length in (32, 128):
             rows.length.fill_(length)
             found[f"attention at {length}"] = 1e3 * in_graph(attend)
         for part, product in zip(("qkv", "out", "gate and up", "down"), products(2048, 512, 1376), strict=True):
-            found[part] = 1e3 * in_graph(partial(product, small_kernels))
+            found[part] = 1e3 * in_graph(partial(product, kernels))
         found["draw"] = 1e3 * in_graph(partial(graphs._draw, 2048, Sampling(), True), graphs.generator)
     return found
 

@@ -18,8 +18,8 @@ from coterie.engines.torch.decoder import twins
 from coterie.engines.torch.decoder.decoder import Decoder
 from coterie.engines.torch.decoder.layers import FusedLayers, lay_together
 from coterie.engines.torch.decoder.slots import Room, Slots
-from coterie.engines.torch.decoding import Drawn
 from coterie.engines.torch.pretrained import LanguageModel
+from coterie.engines.torch.small.decoding import Drawn
 from coterie.rollouts import Bools, Finish, Ints, unpack_bits
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

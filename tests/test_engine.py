@@ -12,9 +12,9 @@ import torch
 
 from coterie.engines.base import Dials, OutOfStep, Sampling
 from coterie.engines.torch.causal import CausalEngine
-from coterie.engines.torch.decoding import choose_support, draw
 from coterie.engines.torch.learner import LearnerSettings, micro_batches
-from coterie.engines.torch.transformer import PolicyShape
+from coterie.engines.torch.small.decoding import choose_support, draw
+from coterie.engines.torch.small.transformer import PolicyShape
 from coterie.grpo.objective import Objective
 from coterie.rollouts import Batch, Finish, Group, Task, make_batch, unpack_bits
 from coterie.worlds.base import Characters, World

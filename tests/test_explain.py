@@ -15,7 +15,7 @@ from coterie.build import settle
 from coterie.config import ConfigError, parse_settings, read_toml
 from coterie.doubts import warnings_of
 from coterie.engines.torch.learner import score_places
-from coterie.engines.torch.transformer import Cache, PolicyShape, Transformer
+from coterie.engines.torch.small.transformer import Cache, PolicyShape, Transformer
 from coterie.explain import WORDS, explain
 from coterie.rollouts import Batch
 from coterie.sizes import Sizes, count_parameters, hidden_width, memory

@@ -15,7 +15,7 @@ from coterie.engines.base import Dials, Sampling
 from coterie.engines.torch.fill import FillEngine
 from coterie.engines.torch.filling import states_at
 from coterie.engines.torch.learner import LearnerSettings
-from coterie.engines.torch.transformer import PolicyShape, Transformer
+from coterie.engines.torch.small.transformer import PolicyShape, Transformer
 from coterie.rollouts import Batch, Floats, Group, Score, Task, make_batch, unpack_bits
 from coterie.training.replay import Replay, ReplayRule
 from coterie.worlds.base import Example

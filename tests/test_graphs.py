@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from coterie.engines.base import Sampling
-from coterie.engines.torch import stepping
 from coterie.engines.torch.causal import CausalEngine
-from coterie.engines.torch.decoding import Drawn, decode
-from coterie.engines.torch.graphs import GraphDecoder, bucket_of
 from coterie.engines.torch.learner import LearnerSettings
-from coterie.engines.torch.tables import DeviceTables
-from coterie.engines.torch.transformer import PolicyShape
+from coterie.engines.torch.small import stepping
+from coterie.engines.torch.small.decoding import Drawn, decode
+from coterie.engines.torch.small.graphs import GraphDecoder, bucket_of
+from coterie.engines.torch.small.tables import DeviceTables
+from coterie.engines.torch.small.transformer import PolicyShape
 from coterie.rollouts import Completion, Finish, Group, Task, make_batch, pack_bits, unpack_bits
 from coterie.worlds.base import Characters, FixedConstraint, Language, TabledConstraint
 from coterie.worlds.bricks.language import AbsoluteLanguage
@@ -154,7 +154,7 @@ def test_a_decoder_makes_room_for_more_rows_and_longer_answers() -> None:
 @pytest.mark.skipif(DEVICE == "cpu", reason="kernels need a GPU")
 @pytest.mark.parametrize("rows", [3, 100, 700, 2048])
 def test_products_of_kernels_are_those_of_plain_torch(rows: int) -> None:
-    from coterie.engines.torch import small_kernels
+    from coterie.engines.torch.small import kernels
 
     torch.manual_seed(0)
     norm = torch.nn.RMSNorm(40, device=DEVICE)
@@ -162,10 +162,10 @@ def test_products_of_kernels_are_those_of_plain_torch(rows: int) -> None:
     weight = torch.randn(48, 40, device=DEVICE) / 6
     with torch.inference_mode():
         for ours, plain in (
-            (small_kernels.project(x, weight, norm), stepping.project(x, weight, norm)),
-            (small_kernels.project(x, weight, norm, gated=True), stepping.project(x, weight, norm, gated=True)),
+            (kernels.project(x, weight, norm), stepping.project(x, weight, norm)),
+            (kernels.project(x, weight, norm, gated=True), stepping.project(x, weight, norm, gated=True)),
             (
-                small_kernels.project(x, weight[:24], add_to=stream.clone()),
+                kernels.project(x, weight[:24], add_to=stream.clone()),
                 stepping.project(x, weight[:24], add_to=stream.clone()),
             ),
         ):

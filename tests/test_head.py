@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.engines.torch.head import PLAIN, Kernels, kernels_for, taken_logprobs
+from coterie.engines.torch.logprobs.head import PLAIN, Kernels, kernels_for, taken_logprobs
 from coterie.rollouts import pack_bits
 
 VOCABULARY, WIDTH, PLACES = 77, 16, 9

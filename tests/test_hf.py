@@ -19,10 +19,10 @@ from coterie.build import make_language_model
 from coterie.cli import main
 from coterie.config import ConfigError
 from coterie.engines.base import Dials, OutOfStep, Sampling
-from coterie.engines.torch.chunks import score_in_chunks
 from coterie.engines.torch.hf import LanguageModelEngine
 from coterie.engines.torch.learner import LearnerSettings, Places
-from coterie.engines.torch.packing import pack
+from coterie.engines.torch.logprobs.chunks import score_in_chunks
+from coterie.engines.torch.logprobs.packing import pack
 from coterie.engines.torch.pretrained import LanguageModel, ModelError, ModelSettings, smollm2_folder
 from coterie.own_rollouts import Rollouts, sibling_advantages
 from coterie.rollouts import Batch, Finish, Group, Task, make_batch

@@ -13,7 +13,7 @@ from coterie.engines.base import Judge, Sampling, Specimen
 from coterie.engines.torch.fill import FillEngine
 from coterie.engines.torch.judge import MARGIN, NetworkJudge
 from coterie.engines.torch.learner import LearnerSettings
-from coterie.engines.torch.transformer import PolicyShape
+from coterie.engines.torch.small.transformer import PolicyShape
 from coterie.grpo.rewards import replaced_amount
 from coterie.rollouts import Completion, Finish, Group, Task
 from coterie.training.guard import Guard

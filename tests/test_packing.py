@@ -10,9 +10,9 @@ import torch
 import transformers
 from torch import Tensor
 
-from coterie.engines.torch.chunks import score_in_chunks
-from coterie.engines.torch.packed_attention import PackedLayout
-from coterie.engines.torch.packing import pack, split_packed
+from coterie.engines.torch.logprobs.chunks import score_in_chunks
+from coterie.engines.torch.logprobs.packed_attention import PackedLayout
+from coterie.engines.torch.logprobs.packing import pack, split_packed
 from coterie.engines.torch.pretrained import LanguageModel
 from coterie.rollouts import Batch
 

@@ -17,7 +17,7 @@ from coterie.cli import main
 from coterie.engines.base import Sampling
 from coterie.engines.torch.causal import CausalEngine
 from coterie.engines.torch.learner import LearnerSettings
-from coterie.engines.torch.transformer import PolicyShape
+from coterie.engines.torch.small.transformer import PolicyShape
 from coterie.rollouts import Finish, Task, make_batch
 from coterie.runs.folder import RunFolder
 from coterie.worlds.base import Example, LanguageError

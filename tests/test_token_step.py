@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coterie.engines.torch.decoding import draw, fill_prompts
-from coterie.engines.torch.transformer import PolicyShape, Transformer
+from coterie.engines.torch.small.decoding import draw, fill_prompts
+from coterie.engines.torch.small.transformer import PolicyShape, Transformer
 
 
 def make_model() -> Transformer:

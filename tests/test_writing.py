@@ -14,13 +14,13 @@ import transformers
 from scipy.stats import chisquare
 
 from coterie.engines.base import Dials, Sampling
-from coterie.engines.torch import rows
+from coterie.engines.torch.decoder import rows
+from coterie.engines.torch.decoder.llama_step import WORTH_IT, Alone, LlamaStep, find_step
+from coterie.engines.torch.decoder.rows import SHARED_FROM, StaticRows
+from coterie.engines.torch.decoder.writing import GrowingRows, decode, pick, who_goes_on
 from coterie.engines.torch.hf import LanguageModelEngine
 from coterie.engines.torch.learner import LearnerSettings
-from coterie.engines.torch.llama_step import WORTH_IT, Alone, LlamaStep, find_step
 from coterie.engines.torch.pretrained import LanguageModel, ModelSettings
-from coterie.engines.torch.rows import SHARED_FROM, StaticRows
-from coterie.engines.torch.writing import GrowingRows, decode, pick, who_goes_on
 from coterie.rollouts import Finish, Group, Task, make_batch
 from small_lm import WORDS, make_model, word_tokens
 

@@ -128,7 +128,7 @@ def make_engine(config: GRPOConfig, world: World) -> Engine:
 
     from coterie.engines.torch.causal import CausalEngine
     from coterie.engines.torch.fill import FillEngine
-    from coterie.engines.torch.transformer import PolicyShape
+    from coterie.engines.torch.small.transformer import PolicyShape
 
     if writes_text(config, world):
         return make_language_model(config, world)

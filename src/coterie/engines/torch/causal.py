@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from coterie.engines.base import Metrics, Sampling
-from coterie.engines.torch.decoding import Drawn, decode
-from coterie.engines.torch.graphs import GraphDecoder
 from coterie.engines.torch.learner import LearnerSettings, score_places
 from coterie.engines.torch.policy import TorchPolicy
-from coterie.engines.torch.transformer import PolicyShape
+from coterie.engines.torch.small.decoding import Drawn, decode
+from coterie.engines.torch.small.graphs import GraphDecoder
+from coterie.engines.torch.small.transformer import PolicyShape
 from coterie.rollouts import Completion, Finish, Group, Task, make_batch
 from coterie.worlds.base import Example, Language, LanguageError, TabledConstraint, trace_legal
 

@@ -12,7 +12,7 @@ from coterie.engines.base import Metrics, Sampling
 from coterie.engines.torch.filling import fill_blanks, score_blanks
 from coterie.engines.torch.learner import LearnerSettings
 from coterie.engines.torch.policy import TorchPolicy
-from coterie.engines.torch.transformer import PolicyShape
+from coterie.engines.torch.small.transformer import PolicyShape
 from coterie.rollouts import Completion, Finish, Group, Ints, Task, make_batch, pack_bits
 from coterie.worlds.base import Example, FillLanguage, LanguageError
 

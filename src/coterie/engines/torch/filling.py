@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from coterie.engines.base import Sampling
-from coterie.engines.torch.decoding import choose_support, draw
 from coterie.engines.torch.learner import Places
-from coterie.engines.torch.transformer import Transformer
+from coterie.engines.torch.small.decoding import choose_support, draw
+from coterie.engines.torch.small.transformer import Transformer
 from coterie.grpo.objective import entropy
 from coterie.rollouts import Batch, unpack_bits
 

@@ -19,13 +19,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from coterie.engines.base import Dials, Metrics, OutOfStep, Sampling
-from coterie.engines.torch.chunks import score_in_chunks, split_rows
 from coterie.engines.torch.decoder.decoder import Decoder
-from coterie.engines.torch.decoding import Drawn
+from coterie.engines.torch.decoder.writing import decode as decode_plainly
 from coterie.engines.torch.grammars import Grammar
-from coterie.engines.torch.head import PLAIN, kernels_for
 from coterie.engines.torch.learner import Learner, LearnerSettings
-from coterie.engines.torch.packed_attention import flash_runs
+from coterie.engines.torch.logprobs.chunks import score_in_chunks, split_rows
+from coterie.engines.torch.logprobs.head import PLAIN, kernels_for
+from coterie.engines.torch.logprobs.packed_attention import flash_runs
 from coterie.engines.torch.pretrained import (
     LanguageModel,
     ModelError,
@@ -34,7 +34,7 @@ from coterie.engines.torch.pretrained import (
     learning_memory,
     load_pretrained,
 )
-from coterie.engines.torch.writing import decode as decode_plainly
+from coterie.engines.torch.small.decoding import Drawn
 from coterie.rollouts import Batch, Completion, Finish, Floats, Group, Task, make_batch
 from coterie.worlds.base import Example, read_messages
 

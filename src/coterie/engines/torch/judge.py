@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from coterie.engines.base import Metrics, Specimen
-from coterie.engines.torch.transformer import PolicyShape, Transformer
+from coterie.engines.torch.small.transformer import PolicyShape, Transformer
 from coterie.grpo.rewards import replaced_amount
 from coterie.rollouts import Task
 from coterie.worlds.base import Language

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from coterie.engines.base import Dials, Metrics, OutOfStep
 from coterie.engines.torch.masters import Masters
+from coterie.engines.torch.small.transformer import Transformer
 from coterie.engines.torch.transfer import to_device
-from coterie.engines.torch.transformer import Transformer
 from coterie.grpo.losses import EXTREMES, ratio_extremes
 from coterie.grpo.objective import Objective, entropy, step_loss
 from coterie.phases import phase

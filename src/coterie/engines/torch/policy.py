@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from coterie.engines.base import Dials, Metrics, Sampling
 from coterie.engines.torch.learner import Learner, LearnerSettings, ScorePlaces
-from coterie.engines.torch.transformer import PolicyShape, Transformer
+from coterie.engines.torch.small.transformer import PolicyShape, Transformer
 from coterie.rollouts import Batch, Floats
 from coterie.worlds.base import Language
 

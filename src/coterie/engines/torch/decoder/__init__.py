@@ -1,1 +1,1 @@
-"""Decoding for language models on a GPU: graphs that are replayed, slots that answers come and go in."""
+"""How language models write answers: on a GPU graphs that are replayed, elsewhere plain operations."""

@@ -16,8 +16,8 @@ from coterie.engines.torch.decoder import twins
 from coterie.engines.torch.decoder.layers import why_not_fused
 from coterie.engines.torch.decoder.slots import ENDS, Room, Slots, bytes_a_place
 from coterie.engines.torch.decoder.steps import BUCKETS, PROMPT_STEP, Steps, is_narrow
-from coterie.engines.torch.decoding import Drawn
 from coterie.engines.torch.pretrained import LanguageModel
+from coterie.engines.torch.small.decoding import Drawn
 from coterie.rollouts import Finish, Ints, pack_bits
 from coterie.worlds.base import Constraint
 

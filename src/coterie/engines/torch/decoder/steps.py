@@ -15,8 +15,8 @@ from coterie.engines.torch.decoder.graphs import Replayed
 from coterie.engines.torch.decoder.layers import FusedLayers
 from coterie.engines.torch.decoder.reading import DecodeLayout, PromptLayout
 from coterie.engines.torch.decoder.slots import Slots
-from coterie.engines.torch.decoding import choose_support
 from coterie.engines.torch.pretrained import LanguageModel
+from coterie.engines.torch.small.decoding import choose_support
 from coterie.rollouts import Bits
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)

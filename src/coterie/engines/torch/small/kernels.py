@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from coterie.engines.torch import stepping
-from coterie.engines.torch.stepping import DEAD_END, GOING, LENGTH, STOP, Drawing, Rows
+from coterie.engines.torch.small import stepping
+from coterie.engines.torch.small.stepping import DEAD_END, GOING, LENGTH, STOP, Drawing, Rows
 
 
 @dataclass(frozen=True)

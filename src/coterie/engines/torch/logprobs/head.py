@@ -69,9 +69,9 @@ def kernels_for(device: torch.device) -> Kernels:
     """Triton's on CUDA."""
     if device.type != "cuda":
         return PLAIN
-    from coterie.engines.torch import softmax_kernels
+    from coterie.engines.torch.logprobs import kernels
 
-    return Kernels(softmax_kernels.read_logits, softmax_kernels.turn_logits)
+    return Kernels(kernels.read_logits, kernels.turn_logits)
 
 
 class TakenLogprobs(torch.autograd.Function):

@@ -10,9 +10,9 @@ import transformers
 from torch import Tensor
 
 from coterie.engines.base import Sampling
-from coterie.engines.torch.decoding import DROP_SHARE, Drawn, choose_support
+from coterie.engines.torch.decoder.rows import StaticRows, pad_left
 from coterie.engines.torch.pretrained import LanguageModel
-from coterie.engines.torch.rows import StaticRows, pad_left
+from coterie.engines.torch.small.decoding import DROP_SHARE, Drawn, choose_support
 from coterie.phases import phase
 from coterie.rollouts import Bools, Finish, Ints, pack_bits
 from coterie.worlds.base import Constraint

@@ -1,6 +1,6 @@
 """One token for many rows whose cache stays where it is: the operations of a step, in plain torch.
 
-`small_kernels.py` has the same functions for a GPU. A row works on a slot of the cache and of `Rows`; which one,
+`kernels.py` has the same functions for a GPU. A row works on a slot of the cache and of `Rows`; which one,
 `slots` says, so that rows leave without anything being moved. The last slot is scratch, for rows that fill up a bucket.
 """
 
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coterie.engines.torch.tables import DeviceTables
+from coterie.engines.torch.small.tables import DeviceTables
 
 GOING, STOP, LENGTH, DEAD_END = 0, 1, 2, 3  # what `finish` holds
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from coterie.engines.base import Sampling
-from coterie.engines.torch.token_step import TokenStep
-from coterie.engines.torch.transformer import Cache, Transformer
+from coterie.engines.torch.small.token_step import TokenStep
+from coterie.engines.torch.small.transformer import Cache, Transformer
 from coterie.rollouts import Bits, Bools, Finish, Floats, Ints, pack_bits
 from coterie.worlds.base import Constraint
 

@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.engines.base import Sampling
-from coterie.engines.torch.decoding import Drawn, choose_support
-from coterie.engines.torch.stepping import DEAD_END, GOING, LENGTH, STOP, Drawing, Rows
-from coterie.engines.torch.tables import DeviceTables
-from coterie.engines.torch.transformer import Block, PolicyShape, Transformer
+from coterie.engines.torch.small.decoding import Drawn, choose_support
+from coterie.engines.torch.small.stepping import DEAD_END, GOING, LENGTH, STOP, Drawing, Rows
+from coterie.engines.torch.small.tables import DeviceTables
+from coterie.engines.torch.small.transformer import Block, PolicyShape, Transformer
 from coterie.rollouts import Bools, Finish, Ints
 from coterie.worlds.base import Constraint, TabledConstraint
 
@@ -132,8 +132,8 @@ class GraphDecoder:
         self.model, self.end = model, end
         self.device = model.head.weight.device
         self.on_gpu = self.device.type == "cuda"
-        name = "small_kernels" if self.on_gpu else "stepping"
-        self.ops: Any = importlib.import_module(f"coterie.engines.torch.{name}")
+        name = "kernels" if self.on_gpu else "stepping"
+        self.ops: Any = importlib.import_module(f"coterie.engines.torch.small.{name}")
         # Graphs remember their generator: the stream of a sampling comes in here and leaves again.
         self.generator = torch.Generator(self.device)
         self.memory: Memory | None = None

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.engines.torch.decoding import FIRST_ROOM
-from coterie.engines.torch.llama_step import find_step
+from coterie.engines.torch.decoder.llama_step import find_step
 from coterie.engines.torch.pretrained import LanguageModel
+from coterie.engines.torch.small.decoding import FIRST_ROOM
 
 # Siblings read one copy of a prompt this long; a shorter one is cheaper as the beginning of each row.
 SHARED_FROM = 32

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.engines.torch.packing import Packed
+from coterie.engines.torch.logprobs.packing import Packed
 from coterie.engines.torch.transfer import to_device
 
 

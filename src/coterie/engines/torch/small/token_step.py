@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.engines.torch.transformer import Block, Cache, Transformer
+from coterie.engines.torch.small.transformer import Block, Cache, Transformer
 
 
 def lay_out(weight: Tensor, gain: Tensor | None = None) -> Tensor:
