@@ -132,6 +132,12 @@ def _batch_lines(sizes: Sizes, world: World) -> Iterator[str]:
     )
     for device, tokens in sizes.micro_tokens.items():
         rows = max(1, tokens // sizes.row_tokens)
+        if sizes.config.model:
+            yield (
+                f"micro-batches on {device}: a prompt once, then its answers, without padding, up to {tokens:,} tokens "
+                f"at once; at least {rows:,} of the longest rows"
+            )
+            continue
         yield (
             f"micro-batches on {device}: rows of like length, up to {tokens:,} tokens with padding; of the longest "
             f"rows {rows:,} at once, so at most {math.ceil(sizes.minibatch / rows)} an update"

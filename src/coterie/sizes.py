@@ -17,6 +17,7 @@ CPU_TOKENS, GPU_TOKENS = 2_048, 65_536  # micro_batch_tokens where it is not set
 TEXT_GPU_TOKENS = 16_384  # of a language model
 PIECE = re.compile(r"[^\W\d_]+|\d|[^\w\s]|_")  # words, digits and signs: on five texts 0.8 to 0.92 of SmolLM2's tokens
 TOKENS_A_PIECE = 1.15
+MOST_SLOTS = 1_024  # answers of a language model that are written at once
 TEMPLATE_TOKENS = 32  # of its chat template around a prompt, about
 
 
@@ -142,15 +143,22 @@ def text_memory(sizes: Sizes, shape: ModelShape, device: str, micro_tokens: int)
     each = FLOAT if exact else FLOAT // 2
     learning = shape.adapter(config.lora_rank, config.lora_targets) if config.lora_rank else shape.parameters
     moment = 1 if config.optimizer == "adamw_8bit" else FLOAT
-    sampled = max(sizes.answers, config.eval_tasks * config.eval_samples if config.eval_every else 0)
+    judged = config.eval_tasks if config.eval_every else 0
+    prompts = max(config.prompts_per_step, judged)
+    sampled = max(sizes.answers, judged * config.eval_samples)
     whole = config.kl_coef and not config.lora_rank
+    averaged = not exact and config.reference == "ema"
     return {
-        "weights": shape.parameters * (each if config.lora_rank else FLOAT),
-        "adapter": FLOAT * learning if config.lora_rank else 0,
+        "weights": each * shape.parameters,
+        "adapter": each * learning if config.lora_rank else 0,
+        "float32 masters": 0 if exact else FLOAT * learning,
         "gradients": FLOAT * learning,
         "AdamW (two moments)": 2 * moment * learning,
-        "reference": FLOAT * shape.parameters if whole else 0,
-        "cache while sampling": each * sampled * sizes.row_tokens * shape.cached,
+        "reference": (FLOAT if averaged else each) * shape.parameters if whole else 0,
+        # A prompt is kept once for all its siblings; a GPU has slots for so many answers, and others wait.
+        "cache while sampling": each
+        * shape.cached
+        * (prompts * sizes.prompt_tokens + min(sampled, MOST_SLOTS) * sizes.answer_tokens),
         "activations of a micro-batch": each * micro_tokens * shape.kept(config.gradient_checkpointing),
         "logits at chosen places": LOGIT_COPIES * FLOAT * config.logprob_chunk * shape.vocabulary,
     }
