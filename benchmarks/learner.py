@@ -18,7 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ import numpy as np
 import peft
 import torch
 import transformers
+from shapes import SHAPES, Shape
 from torch import Tensor
 
 from coterie.engines.base import Dials
@@ -43,23 +44,6 @@ PEAK = 790e12
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Shape:
-    width: int
-    layers: int
-    heads: int
-    kv_heads: int
-    inner: int
-    vocabulary: int = 151_936
-    tied: bool = True
-
-
-SHAPES = {
-    "0.5B": Shape(896, 24, 14, 2, 4864),
-    "1.5B": Shape(1536, 28, 12, 2, 8960),
-    "7B": Shape(3584, 28, 28, 4, 18944, 152_064, False),
-    "14B": Shape(5120, 48, 40, 8, 13824, 152_064, False),
-}
 TINY = Shape(64, 2, 4, 2, 96, 499)
 
 
@@ -79,6 +63,7 @@ class Case:
     compiled: bool = False
     lora_rank: int = 0
     frozen: str = ""
+    optimizer: str = "adamw"
     updates: int = 2
     warm_up: int = 1
 
@@ -96,15 +81,7 @@ class Bench:
 
     def model(self, case: Case, dtype: torch.dtype | None = None) -> LanguageModel:
         shape = self.shape(case.model)
-        config = transformers.Qwen2Config(
-            vocab_size=shape.vocabulary,
-            hidden_size=shape.width,
-            intermediate_size=shape.inner,
-            num_hidden_layers=shape.layers,
-            num_attention_heads=shape.heads,
-            num_key_value_heads=shape.kv_heads,
-            tie_word_embeddings=shape.tied,
-        )
+        config = transformers.Qwen2Config(**asdict(shape))
         torch.manual_seed(0)
         with self.device:
             causal = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype or self.dtype)
@@ -134,7 +111,9 @@ class Bench:
         return Batch(tokens, np.full(rows, length), chosen, logprobs, advantages)
 
     def learner(self, model: LanguageModel, case: Case) -> Learner[LanguageModel]:
-        settings = LearnerSettings(Objective(importance_cap=2.0), micro_batch_tokens=case.micro_batch_tokens)
+        settings = LearnerSettings(
+            Objective(importance_cap=2.0), micro_batch_tokens=case.micro_batch_tokens, optimizer=case.optimizer
+        )
         score = partial(score_in_chunks, chunk=64 if self.tiny else 2048, share=case.share)
         split = partial(split_packed, share=case.share)
         generator = torch.Generator(self.device).manual_seed(0)
@@ -157,17 +136,14 @@ class Bench:
 def operations(bench: Bench, case: Case, batch: Batch) -> tuple[float, float, int]:
     """(of matrix products with weights, of attention, tokens) in one update; LoRA's own are left out."""
     shape = bench.shape(case.model)
-    head_width = shape.width // shape.heads
-    attention = shape.width * head_width * 2 * (shape.heads + shape.kv_heads)
-    body = shape.layers * (attention + 3 * shape.width * shape.inner)
     each = 4 if case.lora_rank else 6
     tokens, pairs = 0, 0.0
     for rows in split_packed(batch, case.micro_batch_tokens, case.share):
         packed = pack(batch.rows(rows), case.share)
         tokens += len(packed.tokens)
         pairs += float((packed.positions + 1).sum())
-    products = each * (body * tokens + shape.vocabulary * shape.width * float(batch.chosen.sum()))
-    return products, 12.0 * shape.layers * shape.heads * head_width * pairs, tokens
+    products = each * (shape.layer_weights * tokens + shape.vocab_size * shape.hidden_size * float(batch.chosen.sum()))
+    return products, 12.0 * shape.num_hidden_layers * shape.hidden_size * pairs, tokens
 
 
 def time_update(bench: Bench, case: Case) -> Row:
@@ -404,7 +380,17 @@ def cases() -> dict[str, list[Case]]:
         ],
         "14B": [largest],
         "compiled": [replace(small, name=small.name + ", compiled", compiled=True)],
-        "compiled 7B": [replace(adapter, name=adapter.name + ", compiled", compiled=True)],
+        "compiled 7B": [
+            replace(adapter, name=adapter.name + ", compiled", compiled=True),
+            replace(
+                large,
+                name="7B, all but embeddings, 8-bit AdamW, compiled",
+                checkpointing=False,
+                compiled=True,
+                optimizer="adamw_8bit",
+                micro_batch_tokens=4_096,
+            ),
+        ],
     }
 
 

@@ -40,6 +40,7 @@ from coterie.worlds.base import Example, read_messages
 
 ADAPTER_FILE = "adapter_model.safetensors"
 LONGEST = 256  # tokens of an answer, where nobody says
+USABLE = 0.9  # of a GPU's memory
 
 
 class LanguageModelEngine:
@@ -79,14 +80,16 @@ class LanguageModelEngine:
         learning = sum(p.numel() for p in weights if p.requires_grad) / 1e6
         how = f"LoRA of rank {self.settings.lora_rank}" if self.adapter else "all weights"
         dtype = str(self.model.causal.dtype).removeprefix("torch.")
-        learner = self.learner.settings
-        moment_bytes = 1 if learner.optimizer == "adamw_8bit" else 4
-        memory = learning_memory(self.model, self.settings, learner.micro_batch_tokens, moment_bytes) / 1e9
         return (
             f"{type(self.model.causal).__name__} {self.settings.model}: {sum(p.numel() for p in weights) / 1e6:.1f}M "
             f"parameters, {learning:.2f}M learn ({how}), on {self.device}, {dtype}, {torch.get_num_threads()} threads; "
-            f"learning takes about {memory:.1f} GB; {self._learning_by()}; {self._sampling_by()}"
+            f"learning takes about {self._learning_bytes() / 1e9:.1f} GB; {self._learning_by()}; {self._sampling_by()}"
         )
+
+    def _learning_bytes(self) -> int:
+        learner = self.learner.settings
+        moment_bytes = 1 if learner.optimizer == "adamw_8bit" else 4
+        return learning_memory(self.model, self.settings, learner.micro_batch_tokens, moment_bytes)
 
     def _learning_by(self) -> str:
         flash = flash_runs(self.device, self.model.causal.dtype, self.model.head_width)
@@ -172,6 +175,7 @@ class LanguageModelEngine:
             ) from None
 
     def update(self, batch: Batch, dials: Dials) -> Metrics:
+        self._make_way()
         with self._dropout_stream():
             return self.learner.update(batch, dials)
 
@@ -180,6 +184,13 @@ class LanguageModelEngine:
         with self._dropout_stream():
             metrics = self.learner.imitate(make_batch(groups, np.ones((len(groups), 1))), learning_rate)
         return {**metrics, "cold_start_refused": 0.0}
+
+    def _make_way(self) -> None:
+        """What sampling holds is kept for the next time, unless learning needs the memory."""
+        if self.decoder is not None and self.decoder.steps is not None:
+            room = USABLE * torch.cuda.get_device_properties(self.device).total_memory
+            if self._learning_bytes() + self.decoder.steps.slots.num_bytes > room:
+                self.decoder.release()
 
     @contextmanager
     def _dropout_stream(self) -> Iterator[None]:

@@ -65,6 +65,13 @@ class Slots:
         self.seed = numbers(1, dtype=torch.int64)
         self.temperature = torch.ones(1, device=device)
 
+    @property
+    def num_bytes(self) -> int:
+        """Of keys, values and, where it is kept, support: the rest is little."""
+        caches = (self.prompt_keys, self.prompt_values, self.keys, self.values)
+        kept = [tensor for cache in caches for tensor in cache] + ([] if self.support is None else [self.support])
+        return sum(tensor.nbytes for tensor in kept)
+
     def rows(self, active: Tensor) -> Rows:
         """Where the rows of a batch stand: one row a slot."""
         prompt = self.prompt.index_select(0, active)
