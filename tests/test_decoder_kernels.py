@@ -10,6 +10,7 @@ import torch
 
 from coterie.engines.torch.decoder import twins
 from coterie.engines.torch.decoder.slots import Room, Slots
+from coterie.engines.torch.transfer import pack
 
 pytest.importorskip("triton")
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
@@ -103,7 +104,7 @@ def test_draw(dtype: torch.dtype, greedy: bool, masked: bool) -> None:
     torch.manual_seed(2)
     logits = 3 * random(4, 9001, dtype=dtype)
     legal = torch.rand(4, 9001, device=DEVICE) < 0.3
-    support: Any = twins.pack(legal) if masked else None
+    support: Any = pack(legal) if masked else None
     slots = Slots(Room(3, 150, 6, 140), 1, 1, 16, dtype, DEVICE)
     for buffer, filled in ((slots.finished, 0), (slots.limit, 9), (slots.temperature, 0.7), (slots.tokens, -7)):
         buffer.fill_(filled)

@@ -16,6 +16,7 @@ from coterie.engines.torch.small.decoding import Drawn, decode
 from coterie.engines.torch.small.graphs import GraphDecoder, bucket_of
 from coterie.engines.torch.small.tables import DeviceTables
 from coterie.engines.torch.small.transformer import PolicyShape
+from coterie.engines.torch.transfer import pack
 from coterie.rollouts import Completion, Finish, Group, Task, make_batch, pack_bits, unpack_bits
 from coterie.worlds.base import Characters, FixedConstraint, Language, TabledConstraint
 from coterie.worlds.bricks.language import AbsoluteLanguage
@@ -230,7 +231,7 @@ def test_constraints_by_geometry_are_not_taken_for_tables() -> None:
 def test_packing_on_the_device_is_numpys() -> None:
     for vocabulary in (1, 8, 13, 64):
         mask = np.random.default_rng(vocabulary).random((5, vocabulary)) < 0.5
-        packed = stepping.pack_bits(torch.from_numpy(mask).to(DEVICE))
+        packed = pack(torch.from_numpy(mask).to(DEVICE))
         np.testing.assert_array_equal(packed.cpu().numpy(), np.packbits(mask, axis=-1))
 
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from coterie.engines.base import Sampling
-from coterie.engines.torch.decoder import twins
 from coterie.engines.torch.decoder.graphs import Replayed
 from coterie.engines.torch.decoder.layers import FusedLayers
 from coterie.engines.torch.decoder.reading import DecodeLayout, PromptLayout
 from coterie.engines.torch.decoder.slots import Slots
 from coterie.engines.torch.pretrained import LanguageModel
 from coterie.engines.torch.small.decoding import choose_support
+from coterie.engines.torch.transfer import pack, unpack
 from coterie.rollouts import Bits
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -152,8 +152,8 @@ class Steps:
         support = self.legal(size) if guided else None
         if is_narrow(sampling):
             full = logits.float()
-            legal = torch.ones_like(full, dtype=torch.bool) if support is None else twins.unpack(support, full.shape[1])
-            support = twins.pack(choose_support(full, legal, sampling))
+            legal = torch.ones_like(full, dtype=torch.bool) if support is None else unpack(support, full.shape[1])
+            support = pack(choose_support(full, legal, sampling))
         if support is not None and not greedy:
             # A finished slot has a place left over to write to.
             kept = slots.keep_support(support.shape[1])

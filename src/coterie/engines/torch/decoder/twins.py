@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.engines.torch.decoder.slots import Rows, Slots
+from coterie.engines.torch.transfer import unpack
 
 
 @dataclass(frozen=True)
@@ -128,16 +129,3 @@ def note(slots: Slots, active: Tensor, token: Tensor, logprob: Tensor) -> None:
     slots.token[where], slots.length[where] = token, slots.length[where] + 1
     ended = torch.isin(token, slots.ends) | (slots.length[where] >= slots.limit[where])
     slots.finished[where] = ended.int()
-
-
-def pack(mask: Tensor) -> Tensor:
-    """[rows, V] bool -> [rows, bytes], as numpy.packbits does."""
-    bits = F.pad(mask, (0, -mask.shape[-1] % 8)).view(len(mask), -1, 8)
-    weights = 2 ** torch.arange(7, -1, -1, device=mask.device, dtype=torch.uint8)
-    return (bits * weights).sum(-1, dtype=torch.uint8)
-
-
-def unpack(support: Tensor, vocabulary: int) -> Tensor:
-    """The inverse of `pack`."""
-    shifts = torch.arange(7, -1, -1, device=support.device, dtype=torch.uint8)
-    return ((support[..., None] >> shifts) & 1).flatten(-2)[..., :vocabulary].bool()

@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from coterie.engines.torch.learner import Places, split_by_length
-from coterie.engines.torch.logprobs.head import taken_logprobs, unpack
+from coterie.engines.torch.logprobs.head import taken_logprobs
 from coterie.engines.torch.logprobs.packed_attention import PackedLayout
 from coterie.engines.torch.logprobs.packing import pack, split_packed
 from coterie.engines.torch.pretrained import LanguageModel
-from coterie.engines.torch.transfer import to_device
+from coterie.engines.torch.transfer import to_device, unpack
 from coterie.grpo.objective import entropy
 from coterie.rollouts import Batch, Ints
 

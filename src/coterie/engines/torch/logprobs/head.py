@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from coterie.engines.torch.transfer import unpack
 from coterie.grpo.objective import entropy
 
 
@@ -46,12 +47,6 @@ def scale(logits: Tensor, legal: Tensor | None, sharpness: float) -> Tensor:
     if legal is None:
         return scores
     return scores.masked_fill(~unpack(legal, logits.shape[-1]), -torch.inf)
-
-
-def unpack(bits: Tensor, size: int) -> Tensor:
-    """[A, ceil(V/8)] bytes -> [A, V] bool, as numpy packed them."""
-    shifts = torch.arange(7, -1, -1, dtype=torch.uint8, device=bits.device)
-    return ((bits[..., None] >> shifts) & 1).flatten(-2)[..., :size].bool()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coterie.engines.torch.small.tables import DeviceTables
+from coterie.engines.torch.transfer import pack
 
 GOING, STOP, LENGTH, DEAD_END = 0, 1, 2, 3  # what `finish` holds
 
@@ -126,7 +127,7 @@ def draw(rows: Rows, slots: Tensor, logits: Tensor, noise: Tensor, support: Tens
     place = rows.drawn[slots]
     rows.tokens[slots, place] = token.int()
     rows.logprobs[slots, place] = logprobs.gather(-1, token[:, None])[:, 0]
-    rows.support[slots, place] = pack_bits(support)
+    rows.support[slots, place] = pack(support)
     if how.tables is not None:
         rows.count[slots] += how.tables.counts[token]
         rows.state[slots] = how.tables.transitions[rows.state[slots], token]
@@ -135,10 +136,3 @@ def draw(rows: Rows, slots: Tensor, logits: Tensor, noise: Tensor, support: Tens
     rows.drawn[slots] = place + 1
     ended = torch.where(place + 1 == how.max_tokens, LENGTH, GOING)
     rows.finish[slots] = torch.where(token == how.end, STOP, ended).int()
-
-
-def pack_bits(mask: Tensor) -> Tensor:
-    """[B, V] bool to [B, ceil(V/8)] bytes, the first in the highest bit."""
-    padded: Tensor = F.pad(mask, (0, -mask.shape[1] % 8)).unflatten(1, (-1, 8))
-    weights = 1 << torch.arange(7, -1, -1, device=mask.device)
-    return (padded * weights).sum(-1).to(torch.uint8)
