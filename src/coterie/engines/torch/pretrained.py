@@ -260,9 +260,11 @@ def smollm2_folder() -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as aside:
         quantized = transformers.AutoModelForCausalLM.from_pretrained(source, gguf_file=file.name, dtype=torch.float32)
-        # A model read from GGUF refuses to be saved; one with the same weights does not.
+        # A model read from GGUF refuses to be saved; one with the same weights does not, if nothing says where from.
+        shape = quantized.config.to_diff_dict()
+        shape.pop("quantization_config", None)
         with torch.device("meta"):
-            plain = transformers.LlamaForCausalLM(transformers.LlamaConfig(**quantized.config.to_diff_dict()))
+            plain = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape))
         plain.load_state_dict(quantized.state_dict(), assign=True)
         plain.tie_weights()
         plain.save_pretrained(aside)
