@@ -14,6 +14,7 @@ from coterie import GRPOConfig, GRPOTrainer
 from coterie.build import make_language_model
 from coterie.config import ConfigError
 from coterie.engines.base import Dials, Sampling
+from coterie.engines.torch.decoder.decoder import Decoder
 from coterie.engines.torch.hf import LanguageModelEngine
 from coterie.rollouts import Finish, make_batch
 from small_lm import Colors, byte_tokens, make_model
@@ -99,3 +100,30 @@ def test_a_beginning_counts_for_the_grammar(folder: Path) -> None:
 def test_a_grammar_that_cannot_be_used_is_told(folder: Path, grammar: str) -> None:
     with pytest.raises(ConfigError, match="cannot be used"):
         engine_of(folder, grammar)
+
+
+def test_rows_are_asked_together_what_each_would_say_alone(folder: Path) -> None:
+    engine = engine_of(folder, "(yes|no|red) (one|two)?")
+    assert engine.grammar is not None
+    constraint = engine.grammar.constraint(3)
+    yes, red = (engine.encode_answer(word) for word in ("yes", "red"))
+    for first, second in zip(yes, red, strict=False):
+        constraint.advance(np.array([first, second, engine.ends[0]]))  # the third may not end here
+    together = constraint.legal()
+    for row, matcher in enumerate(constraint.matchers[:2]):
+        bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        assert (together[row] == np.unpackbits(bits, bitorder="little", count=constraint.vocabulary)).all()
+        assert together[row].any()
+    assert not together[2].any()
+    assert (np.packbits(together, axis=-1) == constraint.packed()).all()
+
+
+def test_the_decoder_for_gpus_obeys_a_schema(folder: Path, tmp_path: Path) -> None:
+    (file := tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
+    engine = engine_of(folder, str(file))
+    engine.decoder = Decoder(engine.model)
+    groups = [group for _, group in engine.sample(TASKS, 4, Sampling(temperature=0.8, max_tokens=60))]
+    for group in groups:
+        assert all(json.loads(answer).keys() == {"color", "count"} for answer in group.answers)
+    batch = make_batch(groups, np.ones((len(TASKS), 4)))
+    np.testing.assert_allclose(engine.logprobs(batch, 0.8), batch.logprobs, atol=1e-5)

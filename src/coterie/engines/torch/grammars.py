@@ -10,7 +10,11 @@ from typing import Any
 import numpy as np
 
 from coterie.engines.torch.pretrained import ModelError
-from coterie.rollouts import Bools, Ints
+from coterie.rollouts import Bits, Bools, Ints, unpack_bits
+
+BACKWARDS = np.array(
+    [int(f"{byte:08b}"[::-1], 2) for byte in range(256)], np.uint8
+)  # llguidance's first bit is the lowest
 
 
 class Grammar:
@@ -28,11 +32,12 @@ class Grammar:
             raise ModelError(f"grammar = {written!r} cannot be used: {error}") from None
         if told := guidance.LLMatcher.validate_grammar(grammar, spelled):
             raise ModelError(f"grammar = {written!r} cannot be used: {told.splitlines()[0]}")
-        self.fresh = guidance.LLMatcher(spelled, grammar)
+        self.fresh, self.together = guidance.LLMatcher(spelled, grammar), guidance.LLExecutor()
 
     def constraint(self, num_rows: int) -> GrammarConstraint:
         """For answers that have not begun yet."""
-        return GrammarConstraint([self.fresh.deep_copy() for _ in range(num_rows)], self.vocabulary, self.end)
+        matchers = [self.fresh.deep_copy() for _ in range(num_rows)]
+        return GrammarConstraint(matchers, self.together, self.vocabulary, self.end)
 
 
 def compile_grammar(matcher: Any, written: str) -> str:
@@ -50,20 +55,25 @@ def compile_grammar(matcher: Any, written: str) -> str:
 class GrammarConstraint:
     """Which tokens may come next in each answer."""
 
-    def __init__(self, matchers: Sequence[Any], vocabulary: int, end: int) -> None:
-        self.matchers, self.vocabulary, self.end = list(matchers), vocabulary, end
+    def __init__(self, matchers: Sequence[Any], together: Any, vocabulary: int, end: int) -> None:
+        self.matchers, self.together, self.vocabulary, self.end = list(matchers), together, vocabulary, end
 
     def legal(self) -> Bools:
-        found = np.zeros((len(self.matchers), self.vocabulary), np.bool_)
+        return unpack_bits(self.packed(), self.vocabulary)
+
+    def packed(self) -> Bits:
+        """What is legal, packed, found for all rows at once; a row in error has nothing left: a dead end."""
+        words = np.zeros((len(self.matchers), -(-self.vocabulary // 32)), np.int32)
+        going = [(m, row) for row, m in enumerate(self.matchers) if not m.is_error() and not m.is_stopped()]
+        if going:
+            self.together.unsafe_compute_mask_ptr(going, words.ctypes.data, words.shape[1] * 4, len(words))
+        bits = BACKWARDS[words.view(np.uint8)[:, : -(-self.vocabulary // 8)]]
+        bits[:, -1] &= (0xFF << -self.vocabulary % 8) & 0xFF  # nothing beyond the vocabulary
         for row, matcher in enumerate(self.matchers):
-            if matcher.is_error():
-                continue  # nothing legal is left: a dead end
-            if matcher.is_stopped():
-                found[row, self.end] = True
-                continue
-            bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-            found[row] = np.unpackbits(bits, bitorder="little", count=self.vocabulary)
-        return found
+            if matcher.is_stopped() and not matcher.is_error():
+                bits[row] = 0
+                bits[row, self.end // 8] = 0x80 >> self.end % 8
+        return bits
 
     def advance(self, tokens: Ints) -> None:
         for matcher, token in zip(self.matchers, tokens.tolist(), strict=True):

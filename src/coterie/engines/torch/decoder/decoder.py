@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -18,11 +19,18 @@ from coterie.engines.torch.decoder.slots import ENDS, Room, Slots, bytes_a_place
 from coterie.engines.torch.decoder.steps import BUCKETS, PROMPT_STEP, Steps, is_narrow
 from coterie.engines.torch.pretrained import LanguageModel
 from coterie.engines.torch.small.decoding import Drawn
-from coterie.rollouts import Finish, Ints, pack_bits
+from coterie.rollouts import Bits, Finish, Ints, pack_bits
 from coterie.worlds.base import Constraint
 
 POLL = 4  # tokens between two looks at who is finished
 MEMORY_SHARE = 0.6  # of what is free, for keys and values
+
+
+@runtime_checkable
+class Packing(Protocol):
+    """A constraint that says packed what is legal, which is quicker where the vocabulary is large."""
+
+    def packed(self) -> Bits: ...
 
 
 @dataclass
@@ -172,14 +180,13 @@ class Decoder:
             raise torch.OutOfMemoryError("under a grammar all answers of a step are written at once")
         slots, rows = steps.slots, list(jobs)
         size = steps.choose(rows)
+        steps.forward(size)
         for _ in range(max_tokens):
-            steps.forward(size)
-            legal = constraint.legal()  # while the device is busy
+            legal = constraint.packed() if isinstance(constraint, Packing) else pack_bits(constraint.legal())
             stuck = ~legal.any(1)
             if stuck.any():
-                look = self._look(slots, jobs)
                 ended = [rows[i] for i in np.flatnonzero(stuck)]
-                for slot, drawn in self._collect(slots, ended, look, ends, keeps):
+                for slot, drawn in self._collect(slots, ended, self._look(slots, jobs), ends, keeps):
                     yield jobs.pop(slot).answer, replace(drawn, finish=Finish.DEAD_END)
                 kept = np.flatnonzero(~stuck)
                 constraint.keep(kept)
@@ -188,25 +195,25 @@ class Decoder:
                     return
                 size = steps.choose(rows)
                 steps.forward(size)  # the same tokens again: their places did not move
-            steps.allow(size, pack_bits(legal))
+            steps.allow(size, legal)
             steps.draw(size, sampling)
             look = self._look(slots, jobs)
             tokens = slots.token[torch.tensor(rows, device=self.device)].cpu().numpy().astype(np.int64)
             if look.event is not None:
                 look.event.synchronize()
-            finished = look.finished.numpy()[rows] == 1
-            for slot, drawn in self._collect(
-                slots, [s for s, f in zip(rows, finished, strict=True) if f], look, ends, keeps
-            ):
+            going = np.flatnonzero(look.finished.numpy()[rows] == 0)
+            before, rows = rows, [rows[i] for i in going]
+            if rows:
+                if len(rows) < len(before):
+                    size = steps.choose(rows)
+                steps.forward(size)  # from here on the device is busy
+            for slot, drawn in self._collect(slots, sorted({*before} - {*rows}), look, ends, keeps):
                 yield jobs.pop(slot).answer, drawn
-            if finished.all():
+            if not rows:
                 return
             constraint.advance(tokens)
-            if finished.any():
-                kept = np.flatnonzero(~finished)
-                constraint.keep(kept)
-                rows = [rows[i] for i in kept]
-                size = steps.choose(rows)
+            if len(rows) < len(before):
+                constraint.keep(going)
 
     def _look(self, slots: Slots, jobs: dict[int, Job]) -> Look:
         answers = {slot: job.answer for slot, job in jobs.items()}
