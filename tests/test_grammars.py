@@ -14,6 +14,7 @@ from coterie import GRPOConfig, GRPOTrainer
 from coterie.build import make_language_model
 from coterie.config import ConfigError
 from coterie.engines.base import Dials, Sampling
+from coterie.engines.torch.decoder import decoder as schedule
 from coterie.engines.torch.decoder.decoder import Decoder
 from coterie.engines.torch.hf import LanguageModelEngine
 from coterie.rollouts import Finish, make_batch
@@ -118,11 +119,16 @@ def test_rows_are_asked_together_what_each_would_say_alone(folder: Path) -> None
     assert (np.packbits(together, axis=-1) == constraint.packed()).all()
 
 
-def test_the_decoder_for_gpus_obeys_a_schema(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("slots", [1024, 4])  # all at once, or a task after the other
+def test_the_decoder_for_gpus_obeys_a_schema(
+    folder: Path, tmp_path: Path, slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "BUCKETS", (1, 2, 4, slots))
     (file := tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
     engine = engine_of(folder, str(file))
     engine.decoder = Decoder(engine.model)
     groups = [group for _, group in engine.sample(TASKS, 4, Sampling(temperature=0.8, max_tokens=60))]
+    assert len(groups) == len(TASKS) > 1
     for group in groups:
         assert all(json.loads(answer).keys() == {"color", "count"} for answer in group.answers)
     batch = make_batch(groups, np.ones((len(TASKS), 4)))

@@ -36,7 +36,7 @@ from coterie.engines.torch.pretrained import (
 )
 from coterie.engines.torch.small.decoding import Drawn
 from coterie.rollouts import Batch, Completion, Finish, Floats, Group, Task, make_batch
-from coterie.worlds.base import Example, read_messages
+from coterie.worlds.base import Constraint, Example, read_messages
 
 ADAPTER_FILE = "adapter_model.safetensors"
 LONGEST = 256  # tokens of an answer, where nobody says
@@ -154,25 +154,40 @@ class LanguageModelEngine:
         stream = self.generator
         if sampling.seed is not None:
             stream = torch.Generator(self.device).manual_seed(sampling.seed)
-        constraint = None
-        if self.grammar is not None:
-            constraint = self.grammar.constraint(len(tasks) * group_size)
-            for token in begun:
-                constraint.advance(np.full(len(tasks) * group_size, token))
         decode = self.decoder.decode if self.decoder else partial(decode_plainly, self.model)
-        drawn = decode(prompts, group_size, self.ends, max_tokens, sampling, stream, constraint)
         try:
-            for row, answer in drawn:
-                place, sibling = divmod(row, group_size)
-                waiting[place][sibling] = self._complete(prompts[place], answer, begun)
-                if len(waiting[place]) == group_size:
-                    siblings = waiting.pop(place)
-                    yield place, Group(tasks[place], [siblings[i] for i in range(group_size)])
+            at_once = self._prompts_at_once(prompts, group_size, max_tokens)
+            for start in range(0, len(prompts), at_once):
+                some = prompts[start : start + at_once]
+                constraint = self._constraint(len(some) * group_size, begun)
+                drawn = decode(some, group_size, self.ends, max_tokens, sampling, stream, constraint)
+                for row, answer in drawn:
+                    place, sibling = start + row // group_size, row % group_size
+                    waiting[place][sibling] = self._complete(prompts[place], answer, begun)
+                    if len(waiting[place]) == group_size:
+                        siblings = waiting.pop(place)
+                        yield place, Group(tasks[place], [siblings[i] for i in range(group_size)])
         except torch.OutOfMemoryError:
             raise OutOfStep(
                 f"memory does not suffice to sample {len(tasks)} x {group_size} answers of up to {max_tokens} tokens "
                 f"after prompts of up to {max(map(len, prompts))}; lower prompts_per_step, group_size or max_tokens"
             ) from None
+
+    def _prompts_at_once(self, prompts: Sequence[Sequence[int]], group_size: int, max_tokens: int) -> int:
+        """All, as others wait for a slot; but a grammar's rows go in step, and must all have one."""
+        if self.grammar is None or self.decoder is None:
+            return len(prompts)
+        steps = self.decoder.make_room(len(prompts), max(map(len, prompts)), len(prompts) * group_size, max_tokens)
+        return max(1, steps.slots.room.slots // group_size)
+
+    def _constraint(self, num_rows: int, begun: Sequence[int]) -> Constraint | None:
+        """What the grammar asks of answers that have begun like this."""
+        if self.grammar is None:
+            return None
+        constraint = self.grammar.constraint(num_rows)
+        for token in begun:
+            constraint.advance(np.full(num_rows, token))
+        return constraint
 
     def update(self, batch: Batch, dials: Dials) -> Metrics:
         self._make_way()
