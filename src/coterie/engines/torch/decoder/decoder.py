@@ -86,8 +86,11 @@ class Decoder:
         self.release()
         self.asked = wanted  # of which as many slots are had as memory allows
         if self.device.type == "cuda":
-            each = bytes_a_place(*self.shape)
-            free = MEMORY_SHARE * torch.cuda.mem_get_info(self.device)[0] - each * wanted.prompts * wanted.prompt_places
+            cached = bytes_a_place(*self.shape)
+            each = cached + self.model.vocabulary / 8  # with the support, in case it is kept
+            free = (
+                MEMORY_SHARE * torch.cuda.mem_get_info(self.device)[0] - cached * wanted.prompts * wanted.prompt_places
+            )
             wanted = replace(wanted, slots=max(1, min(wanted.slots, int(free / each / (wanted.places + 1)))))
         slots = Slots(wanted, *self.shape, self.device)
         self.steps = Steps(self.model, slots, not self.why_own_layers, self._operations())
