@@ -19,6 +19,7 @@ from coterie.grpo.objective import Objective
 from coterie.rollouts import Batch, Finish, Group, Task, make_batch, unpack_bits
 from coterie.worlds.base import Characters, World
 from coterie.worlds.bricks import BricksWorld
+from dead_end import DeadEnd
 
 BRICKS = BricksWorld(max_bricks=12)
 
@@ -153,22 +154,6 @@ def test_answers_end_for_the_right_reason() -> None:
         assert len(answer) == 5 if not ended else len(answer) <= 5
         assert completion.text == language.decode(answer.tolist())
     assert {completion.finish for completion in group.completions} == {Finish.STOP, Finish.LENGTH}
-
-
-class DeadEnd:
-    """Nothing is legal at the third place."""
-
-    def __init__(self, rows: int, vocabulary: int) -> None:
-        self.rows, self.vocabulary, self.place = rows, vocabulary, 0
-
-    def legal(self) -> np.ndarray:
-        return np.full((self.rows, self.vocabulary), self.place < 2) & (np.arange(self.vocabulary) > 1)
-
-    def advance(self, tokens: np.ndarray) -> None:
-        self.place += 1
-
-    def keep(self, rows: np.ndarray) -> None:
-        self.rows = len(rows)
 
 
 class DeadEndLanguage(Characters):

@@ -21,6 +21,7 @@ from coterie.rollouts import Completion, Finish, Group, Task, make_batch, pack_b
 from coterie.worlds.base import Characters, FixedConstraint, Language, TabledConstraint
 from coterie.worlds.bricks.language import AbsoluteLanguage
 from coterie.worlds.theory.language import TheoryLanguage
+from dead_end import DeadEnd
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 THEORIES = TheoryLanguage(60), ["BOS", "BOS GAUGE_GROUPS NUM_GAUGE num_2", "BOS GAUGE_GROUPS", "BOS", ""]
@@ -171,22 +172,6 @@ def test_products_of_kernels_are_those_of_plain_torch(rows: int) -> None:
             ),
         ):
             assert (ours - plain).abs().max() < 1e-5
-
-
-class DeadEnd:
-    """Nothing is legal at the third place, and only the host knows."""
-
-    def __init__(self, rows: int, vocabulary: int) -> None:
-        self.rows, self.vocabulary, self.place = rows, vocabulary, 0
-
-    def legal(self) -> np.ndarray:
-        return np.full((self.rows, self.vocabulary), self.place < 2) & (np.arange(self.vocabulary) > 1)
-
-    def advance(self, tokens: np.ndarray) -> None:
-        self.place += 1
-
-    def keep(self, rows: np.ndarray) -> None:
-        self.rows = len(rows)
 
 
 def test_a_dead_end_known_to_the_host_ends_the_answer() -> None:

@@ -22,7 +22,7 @@ from coterie.engines.base import Dials, Metrics, OutOfStep, Sampling
 from coterie.engines.torch.decoder.decoder import Decoder
 from coterie.engines.torch.decoder.writing import decode as decode_plainly
 from coterie.engines.torch.grammars import Grammar
-from coterie.engines.torch.learner import Learner, LearnerSettings
+from coterie.engines.torch.learner import LEARNER_FILE, Learner, LearnerSettings
 from coterie.engines.torch.logprobs.chunks import score_in_chunks, split_rows
 from coterie.engines.torch.logprobs.head import PLAIN, kernels_for
 from coterie.engines.torch.logprobs.packed_attention import flash_runs
@@ -300,9 +300,7 @@ class LanguageModelEngine:
     def save(self, folder: Path) -> None:
         """A folder that transformers, or with LoRA peft, loads as it is; beside it what resuming needs."""
         self.export(folder, merge=False)
-        state = {f"optimizer.{name}": value for name, value in self.learner.state().items()}
-        state["generator"] = self.generator.get_state()
-        save_file(state, folder / "learner.safetensors")
+        self.learner.save(folder / LEARNER_FILE)
         if self.reference is not None:
             model = self.reference
             weights = dict(model.state_dict()) if isinstance(model, LanguageModel) else model
@@ -323,9 +321,7 @@ class LanguageModelEngine:
 
     def load(self, folder: Path) -> None:
         self.load_policy(folder)
-        state = load_file(folder / "learner.safetensors")
-        self.generator.set_state(state.pop("generator"))
-        self.learner.restore({name.removeprefix("optimizer."): value.to(self.device) for name, value in state.items()})
+        self.learner.load(folder / LEARNER_FILE)
         self.reference = None
         if (folder / "reference.safetensors").exists():
             weights = load_file(folder / "reference.safetensors", device=str(self.device))

@@ -7,11 +7,13 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from coterie.engines.base import Dials, Metrics, OutOfStep
@@ -23,6 +25,7 @@ from coterie.grpo.objective import Objective, entropy, step_loss
 from coterie.phases import phase
 from coterie.rollouts import Batch, Floats, Ints, unpack_bits
 
+LEARNER_FILE = "learner.safetensors"
 Totals = defaultdict[str, float]
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -321,6 +324,18 @@ class Learner(Generic[Model]):
             self.optimizer.step()
             self.masters.publish()
         return {"grad_norm": norm, "skipped_updates": 0}, found
+
+    def save(self, file: Path) -> None:
+        """All that going on needs besides the weights, the random stream included."""
+        state = {f"optimizer.{name}": value for name, value in self.state().items()}
+        save_file(state | {"generator": self.generator.get_state()}, file)
+
+    def load(self, file: Path) -> None:
+        """The inverse of `save`; the weights must be those of that moment already."""
+        state = load_file(file)
+        self.generator.set_state(state.pop("generator"))
+        device = self.generator.device
+        self.restore({name.removeprefix("optimizer."): value.to(device) for name, value in state.items()})
 
     def state(self) -> dict[str, Tensor]:
         """The optimizer's state and the masters, under the parameters' names."""

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from coterie.engines.base import Dials, Metrics, Sampling
-from coterie.engines.torch.learner import Learner, LearnerSettings, ScorePlaces
+from coterie.engines.torch.learner import LEARNER_FILE, Learner, LearnerSettings, ScorePlaces
 from coterie.engines.torch.small.transformer import PolicyShape, Transformer
 from coterie.rollouts import Batch, Floats
 from coterie.worlds.base import Language
@@ -77,9 +77,7 @@ class TorchPolicy:
 
     def save(self, folder: Path) -> None:
         save_file(dict(self.model.state_dict()), folder / "policy.safetensors")
-        state = {f"optimizer.{name}": value for name, value in self.learner.state().items()}
-        state["generator"] = self.generator.get_state()
-        save_file(state, folder / "learner.safetensors")
+        self.learner.save(folder / LEARNER_FILE)
         if self.reference is not None:
             save_file(dict(self.reference.state_dict()), folder / "reference.safetensors")
         shape = {**asdict(self.model.shape), "vocabulary_spelling": list(self.language.vocabulary)}
@@ -87,9 +85,7 @@ class TorchPolicy:
 
     def load(self, folder: Path) -> None:
         self.load_policy(folder)
-        state = load_file(folder / "learner.safetensors")
-        self.generator.set_state(state.pop("generator"))
-        self.learner.restore({name.removeprefix("optimizer."): value.to(self.device) for name, value in state.items()})
+        self.learner.load(folder / LEARNER_FILE)
         self.reference = None
         if (folder / "reference.safetensors").exists():
             self.blend_reference(0.0)
