@@ -369,6 +369,10 @@ def cases() -> dict[str, list[Case]]:
         "14B, LoRA 64, 64 answers of 1168, checkpointing",
         "14B", 1, 64, 512, 1168, checkpointing=True, lora_rank=64, updates=1, warm_up=0,
     )  # fmt: skip
+    lean = replace(
+        large, name="7B, all but embeddings, 8-bit AdamW", checkpointing=False, optimizer="adamw_8bit",
+        micro_batch_tokens=4_096,
+    )  # fmt: skip
     return {
         "1.5B": [small, replace(small, name=small.name + ", checkpointing", checkpointing=True)],
         "7B": [large, adapter],
@@ -380,17 +384,8 @@ def cases() -> dict[str, list[Case]]:
         ],
         "14B": [largest],
         "compiled": [replace(small, name=small.name + ", compiled", compiled=True)],
-        "compiled 7B": [
-            replace(adapter, name=adapter.name + ", compiled", compiled=True),
-            replace(
-                large,
-                name="7B, all but embeddings, 8-bit AdamW, compiled",
-                checkpointing=False,
-                compiled=True,
-                optimizer="adamw_8bit",
-                micro_batch_tokens=4_096,
-            ),
-        ],
+        "plain 7B": [lean],
+        "compiled 7B": [replace(each, name=each.name + ", compiled", compiled=True) for each in (lean, adapter)],
     }
 
 

@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 import transformers
-from shapes import SHAPES, EvenNumbers, random_model, random_prompts, save_model, share_of_even
+from shapes import SHAPES, EvenNumbers, make_tokenizer, random_model, random_prompts, save_model, share_of_even
 
 from coterie import GRPOConfig, GRPOTrainer
 
@@ -109,9 +109,13 @@ def make_ours(case: Case, folder: Path, prompts: list[list[int]], clock: Clock) 
         warmup_steps=0,
         schedule="constant",
         micro_batch_tokens=case.micro * (case.prompt + case.answer),
-        logprob_chunk=max(512, case.micro * case.answer if case.device == "cpu" else 0),
+        logprob_chunk=max(1024, case.micro * case.answer if case.device == "cpu" else 0),
     )
     trainer = GRPOTrainer(config, world=EvenNumbers(prompts))
+    # Loaded by the model's name, the tokenizer would take numbers apart.
+    engine: Any = trainer.engine
+    engine.tokenizer = make_tokenizer(SHAPES[case.shape].vocab_size)
+    assert engine.encode_prompt(trainer.world.tasks("train")[0].prompt) == prompts[0]
     trainer.scorer.prepare()
     generate = trainer.generate_rollouts
 
@@ -172,7 +176,7 @@ def make_trl(
         args=settings,
         reward_funcs=lambda completion_ids, **_: [share_of_even(answer) for answer in completion_ids],
         train_dataset=datasets.Dataset.from_dict({"prompt": [" ".join(map(str, p)) for p in prompts]}),
-        processing_class=transformers.AutoTokenizer.from_pretrained(folder),
+        processing_class=make_tokenizer(SHAPES[case.shape].vocab_size),
         peft_config=adapter if case.lora else None,
         callbacks=[InTurn()],
     )

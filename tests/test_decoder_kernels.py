@@ -16,7 +16,7 @@ pytest.importorskip("triton")
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("no GPU, and no TRITON_INTERPRET=1", allow_module_level=True)
 
-from coterie.engines.torch.decoder import kernels
+from coterie.engines.torch.decoder import kernels, narrow
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # The interpreter multiplies no bfloat16.
@@ -40,6 +40,10 @@ def test_add_norm(dtype: torch.dtype, width: int) -> None:
     same(kernels.add_norm(mine, more, weight, 1e-6), twins.add_norm(twin, more, weight, 1e-6))
     same(mine, twin)
     same(kernels.add_norm(mine, None, weight, 1e-6), twins.add_norm(twin, None, weight, 1e-6))
+    parts = random(3, 5, width)
+    whole = parts.sum(0).to(dtype)
+    same(kernels.add_norm(mine, parts, weight, 1e-6), twins.add_norm(twin, whole, weight, 1e-6))
+    same(mine, twin)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -48,12 +52,62 @@ def test_gate(dtype: torch.dtype) -> None:
     same(kernels.gate(both), twins.gate(both))
 
 
-SHAPES = [(4, 2, 64, True, False), (14, 2, 64, True, True), (6, 6, 96, True, False), (8, 1, 32, False, False)]
+@pytest.mark.parametrize("rows", [1, 8, 24, 64])
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_narrow_products(rows: int, parts: int) -> None:
+    dtype = DTYPES[-1]
+    x, weight, bias = random(rows, 256, dtype=dtype), random(200, 256, dtype=dtype), random(200, dtype=dtype)
+    poisoned = torch.full((parts, rows, 200), torch.nan, device=DEVICE, dtype=dtype if parts == 1 else torch.float32)
+    narrow.product(x, weight, bias, narrow.Cut(32, 64, 3, parts), out=poisoned)
+    same(poisoned.sum(0).to(dtype), twins.linear(x, weight, bias))
+
+
+@pytest.mark.parametrize("rows", [3, 64])
+def test_narrow_products_that_gate(rows: int) -> None:
+    dtype = DTYPES[-1]
+    x, weight = random(rows, 256, dtype=dtype), random(2 * 100, 256, dtype=dtype) / 16
+    poisoned = torch.full((rows, 100), torch.nan, device=DEVICE, dtype=dtype)
+    same(narrow.product(x, weight, None, narrow.Cut(32, 64, 3), gated=True, out=poisoned), twins.gated(x, weight))
+
+
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="the library multiplies what is no bfloat16")
+@pytest.mark.parametrize("outputs", [896, 3584, 70_000])
+@pytest.mark.parametrize("rows", [2, 64, 65])
+def test_products_are_cut_where_they_are_narrow(outputs: int, rows: int) -> None:
+    x, weight = random(rows, 1024, dtype=torch.bfloat16), random(outputs, 1024, dtype=torch.bfloat16) / 32
+    wanted = twins.linear(x, weight)
+    same(kernels.linear(x, weight), wanted)
+    parts = kernels.linear(x, weight, in_parts=True)
+    same(parts if parts.dim() == 2 else parts.sum(0).bfloat16(), wanted)
+    same(kernels.linear(x, weight, out=torch.full_like(wanted, torch.nan)), wanted)
+    same(kernels.gated(x, weight), twins.gated(x, weight))
+
+
+SHAPES = [
+    (4, 2, 64, True, False),
+    (14, 2, 64, True, True),
+    (6, 6, 96, True, False),
+    (8, 1, 32, False, False),
+    (4, 2, 8, True, False),
+]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("heads", "kv_heads", "width", "turns", "norms"), SHAPES)
-def test_attend(dtype: torch.dtype, heads: int, kv_heads: int, width: int, turns: bool, norms: bool) -> None:
+@pytest.mark.parametrize("together", [1, 2])
+def test_attend(
+    dtype: torch.dtype,
+    heads: int,
+    kv_heads: int,
+    width: int,
+    turns: bool,
+    norms: bool,
+    together: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen = kernels.attend_tuning
+    monkeypatch.setattr(kernels, "attend_tuning", lambda query, group: {**chosen(query, group), "TOGETHER": together})
+
     def make() -> Slots:
         torch.manual_seed(1)
         slots = Slots(Room(3, 150, 6, 140), 2, kv_heads, width, dtype, DEVICE)
@@ -76,7 +130,8 @@ def test_attend(dtype: torch.dtype, heads: int, kv_heads: int, width: int, turns
         angles = torch.cat([angles, angles], -1).to(DEVICE)
         weights = [random(width, dtype=dtype) for _ in range(2)] if norms else [None, None]
         turning = twins.Turning(angles.cos().to(dtype), angles.sin().to(dtype), *weights)
-    active = torch.tensor([4, 1, 2, 3, 6], dtype=torch.int32, device=DEVICE)
+    # Siblings beside each other, strangers beside each other, and one alone.
+    active = torch.tensor([4, 0, 2, 3, 6], dtype=torch.int32, device=DEVICE)
     found = kernels.attend(query, key, value, mine, 1, mine.rows(active), width**-0.5, turning)
     wanted = twins.attend(query, key, value, twin, 1, twin.rows(active), width**-0.5, turning)
     same(found, wanted)

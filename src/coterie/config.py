@@ -181,7 +181,7 @@ class GRPOConfig(BaseModel):
     gradient_checkpointing: bool = Field(default=False, description="compute layers twice rather than keep them")
     compile_layers: bool = Field(default=False, description="let torch.compile fuse its layers for learning")
     optimizer: Literal["adamw", "adamw_8bit"] = Field(default="adamw", description="8 bits need CUDA and bitsandbytes")
-    logprob_chunk: PositiveInt = Field(default=512, description="places whose logits are in memory at once")
+    logprob_chunk: PositiveInt = Field(default=1024, description="places whose logits are in memory at once")
 
     device: str = Field(default="auto", description="cpu, cuda, cuda:1, …; auto takes a GPU where there is one")
     threads: NonNegativeInt = Field(

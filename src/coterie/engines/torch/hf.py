@@ -140,7 +140,7 @@ class LanguageModelEngine:
             chosen=np.arange(len(prompt) + len(answer.tokens)) >= len(prompt),
             logprobs=np.concatenate([np.zeros(len(prompt), np.float32), answer.logprobs]),
             legal=answer.support,
-            text=self.decode_answer([*begun, *answer.tokens]),
+            text=self.decode_answer([*begun, *answer.tokens.tolist()]),
             finish=answer.finish,
         )
 

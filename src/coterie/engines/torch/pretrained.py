@@ -43,7 +43,7 @@ class ModelSettings:
     gradient_checkpointing: bool = False
     compile_layers: bool = False
     chat_template: bool = True
-    logprob_chunk: int = 512
+    logprob_chunk: int = 1024
     grammar: str | None = None
 
 

@@ -71,7 +71,13 @@ class Decoder:
 
     def describe(self) -> str:
         layers = f"the model's own layers ({self.why_own_layers})" if self.why_own_layers else "fused layers"
-        return f"sampling by {'CUDA graphs' if self.aside else 'plain operations'} over {layers}"
+        if self.aside is None:
+            return f"sampling by plain operations over {layers}"
+        from coterie.engines.torch.decoder.early import FEW_ROWS
+        from coterie.engines.torch.decoder.narrow import have_room
+
+        narrow = f"up to {FEW_ROWS} rows by Triton kernels, others " if have_room(self.device, self.shape[-1]) else ""
+        return f"sampling by CUDA graphs over {layers}, products of {narrow or 'all rows '}by the library"
 
     def make_room(self, num_prompts: int, longest_prompt: int, num_answers: int, max_tokens: int) -> Steps:
         """Slots for as many answers as fit; graphs know only the slots they were captured with."""

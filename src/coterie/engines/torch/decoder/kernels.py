@@ -5,29 +5,38 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from coterie.engines.torch.decoder.early import ask_for, early, let_next, wait
+from coterie.engines.torch.decoder.narrow import cut_for, fits, product
 from coterie.engines.torch.decoder.slots import ENDS, Rows, Slots
 from coterie.engines.torch.decoder.twins import Turning
 
+ALONE = 132  # programs of which each has a processor to itself
 CHUNK = 4096  # logits a program of `_weigh` reads
 
 
 @triton.jit
-def _add_norm(stream, more, weight, out, width, eps, ADD: tl.constexpr, BLOCK: tl.constexpr):
+def _add_norm(stream, more, weight, out, width, part, eps, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    let_next()
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < width
+    w = tl.load(weight + at, mask=inside, other=0.0)
+    wait()
     x = tl.load(stream + row * width + at, mask=inside, other=0.0)
-    if ADD:
-        y = tl.load(more + row * width + at, mask=inside, other=0.0)
-        x = (x.to(tl.float32) + y.to(tl.float32)).to(x.dtype)
+    if PARTS > 0:
+        y = tl.load(more + row * width + at, mask=inside, other=0.0).to(tl.float32)
+        for number in tl.static_range(1, PARTS):
+            y += tl.load(more + number * part + row * width + at, mask=inside, other=0.0)
+        # What a product in parts would have been in one is rounded like that.
+        x = (x.to(tl.float32) + y.to(x.dtype).to(tl.float32)).to(x.dtype)
         tl.store(stream + row * width + at, x, mask=inside)
     full = x.to(tl.float32)
     full = full * tl.rsqrt(tl.sum(full * full) / width + eps)
-    w = tl.load(weight + at, mask=inside, other=0.0)
     tl.store(out + row * width + at, (full.to(x.dtype).to(tl.float32) * w.to(tl.float32)).to(x.dtype), mask=inside)
 
 
@@ -35,18 +44,21 @@ def add_norm(stream: Tensor, more: Tensor | None, weight: Tensor, eps: float) ->
     rows, width = stream.shape
     out = torch.empty_like(stream)
     block = triton.next_power_of_2(width)
+    parts = 0 if more is None else more.shape[0] if more.dim() == 3 else 1
     _add_norm[(rows,)](
-        stream, stream if more is None else more, weight, out, width, eps, more is not None, block,
-        num_warps=4 if block <= 2048 else 8,
+        stream, stream if more is None else more, weight, out, width, stream.numel(), eps, parts, block,
+        num_warps=4 if block <= 2048 else 8, **early(rows),
     )  # fmt: skip
     return out
 
 
 @triton.jit
 def _gate(gate_up, out, inner, BLOCK: tl.constexpr):
+    let_next()
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < inner
+    wait()
     g = tl.load(gate_up + row * 2 * inner + at, mask=inside, other=0.0)
     u = tl.load(gate_up + row * 2 * inner + inner + at, mask=inside, other=0.0)
     full = g.to(tl.float32)
@@ -57,20 +69,34 @@ def _gate(gate_up, out, inner, BLOCK: tl.constexpr):
 def gate(gate_up: Tensor) -> Tensor:
     rows, inner = gate_up.shape[0], gate_up.shape[1] // 2
     out = gate_up.new_empty(rows, inner)
-    _gate[(rows, triton.cdiv(inner, 1024))](gate_up, out, inner, 1024, num_warps=4)
+    _gate[(rows, triton.cdiv(inner, 1024))](gate_up, out, inner, 1024, num_warps=4, **early(rows))
     return out
 
 
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, in_parts: bool = False, out: Tensor | None = None
+) -> Tensor:
+    if fits(x, weight):
+        return product(x, weight, bias, cut_for(len(weight), x.shape[1], in_parts=in_parts), out=out)
+    return F.linear(x, weight, bias) if out is None else torch.mm(x, weight.T, out=out)
+
+
+def gated(x: Tensor, weight: Tensor) -> Tensor:
+    if fits(x, weight):
+        return product(x, weight, None, cut_for(len(weight), x.shape[1], gated=True), gated=True)
+    return gate(F.linear(x, weight))
+
+
 @triton.jit
-def _ready(at, heads, d, WIDTH: tl.constexpr, cos, sin, weight, eps, ok, NORM: tl.constexpr, TURN: tl.constexpr):
-    """[heads, width] at an address, normalized and turned where that is wanted."""
-    x = tl.load(at + heads * WIDTH + d, mask=ok, other=0.0)
+def _ready(at, d, WIDTH: tl.constexpr, cos, sin, weight, eps, ok, NORM: tl.constexpr, TURN: tl.constexpr):
+    """[lines, width] from these addresses on, normalized and turned where that is wanted."""
+    x = tl.load(at + d, mask=ok, other=0.0)
     if TURN:
         kind = x.dtype
         half: tl.constexpr = WIDTH // 2
         other = tl.where(d < half, d + half, d - half)
         full = x.to(tl.float32)
-        y = tl.load(at + heads * WIDTH + other, mask=ok, other=0.0).to(tl.float32)
+        y = tl.load(at + other, mask=ok, other=0.0).to(tl.float32)
         if NORM:
             scale = tl.rsqrt(tl.sum(full * full, 1) / WIDTH + eps)[:, None]
             w = tl.load(weight + d, mask=d < WIDTH, other=0.0).to(tl.float32)
@@ -92,14 +118,14 @@ def _turn(
     ok = (h < BOTH) & (d < WIDTH)
     turn_cos = tl.load(cos + row % length * WIDTH + d, mask=d < WIDTH, other=0.0).to(tl.float32)
     turn_sin = tl.load(sin + row % length * WIDTH + d, mask=d < WIDTH, other=0.0).to(tl.float32)
-    at = joined + row * row_width
-    ready = _ready(at, h, d, WIDTH, turn_cos, turn_sin, q_weight, eps, ok, NORM, True)
+    at = joined + row * row_width + h * WIDTH
+    ready = _ready(at, d, WIDTH, turn_cos, turn_sin, q_weight, eps, ok, NORM, True)
     if NORM:
-        keys = _ready(at, h, d, WIDTH, turn_cos, turn_sin, k_weight, eps, ok, NORM, True)
+        keys = _ready(at, d, WIDTH, turn_cos, turn_sin, k_weight, eps, ok, NORM, True)
         ready = tl.where(h < HEADS, ready, keys)
     # All of the row was read before any of it is written.
     tl.debug_barrier()
-    tl.store(at + h * WIDTH + d, ready, mask=ok)
+    tl.store(at + d, ready, mask=ok)
 
 
 def turn_prompts(joined: Tensor, heads: int, kv_heads: int, length: int, turning: Turning) -> None:
@@ -114,10 +140,10 @@ def turn_prompts(joined: Tensor, heads: int, kv_heads: int, length: int, turning
 
 @triton.jit
 def _sweep(
-    query, keys, values, count, best, total, mixed, scaling, d,
+    query, keys, values, count, looks, best, total, mixed, scaling, d,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Attend to `count` places that lie under each other, going on from what was found before."""
+    """Those who look attend to `count` places that lie under each other, going on from what was found before."""
     at = tl.arange(0, BLOCK)
     for start in range(0, count, BLOCK):
         place = start + at
@@ -125,7 +151,7 @@ def _sweep(
         key = tl.load(keys + place[:, None] * WIDTH + d, mask=ok, other=0.0)
         value = tl.load(values + place[:, None] * WIDTH + d, mask=ok, other=0.0)
         score = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scaling
-        score = tl.where((place < count)[None, :], score, -float("inf"))
+        score = tl.where(looks[:, None] & (place < count)[None, :], score, -float("inf"))
         peak = tl.maximum(best, tl.max(score, 1))
         fade = tl.exp(best - peak)
         weight = tl.exp(score - peak[:, None])
@@ -139,61 +165,93 @@ def _sweep(
 def _attend(
     q, k, v, q_row, k_row, v_row, cos, sin, q_weight, k_weight, eps,
     prompt_keys, prompt_values, keys, values, row_slot, row_prompt, row_before, row_past, out, scaling,
-    prompt_places, places,
-    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, WIDTH: tl.constexpr, WIDTH_PAD: tl.constexpr,
-    BLOCK: tl.constexpr, TURN: tl.constexpr, NORM: tl.constexpr, PRECISION: tl.constexpr,
+    prompt_places, places, count,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, TOGETHER: tl.constexpr, LINES: tl.constexpr,
+    WIDTH: tl.constexpr, WIDTH_PAD: tl.constexpr,
+    BLOCK: tl.constexpr, TURN: tl.constexpr, NORM: tl.constexpr, PRECISION: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    row, head = tl.program_id(0), tl.program_id(1)
+    """A program has one key head of one or two rows, each with GROUP lines; two siblings read their prompt once."""
+    let_next()
+    first, head = tl.program_id(0) * TOGETHER, tl.program_id(1)
+    d, line = tl.arange(0, WIDTH_PAD)[None, :], tl.arange(0, LINES)
+    # Every line holds its row's key and value; where there is one row, one line does for all.
+    holder = line if TOGETHER > 1 else tl.arange(0, 1)
+    row = first + holder // GROUP
+    mine = (holder // GROUP < TOGETHER) & (row < count)
+    row = tl.where(mine, row, first)
+    held = mine[:, None] & (d < WIDTH)
+    ok = held & (line < TOGETHER * GROUP)[:, None]
     slot = tl.load(row_slot + row).to(tl.int64)
-    which = tl.load(row_prompt + row).to(tl.int64)
-    before = tl.load(row_before + row)
+    which = tl.load(row_prompt + row)
     past = tl.load(row_past + row)
-    d = tl.arange(0, WIDTH_PAD)[None, :]
-    g = tl.arange(0, GROUP_PAD)[:, None]
-    one = tl.zeros([1, 1], tl.int32)
     turn_cos, turn_sin = 0.0, 0.0
     if TURN:
-        position = (before + past).to(tl.int64)
+        position = (tl.load(row_before + row) + past).to(tl.int64)[:, None]
         turn_cos = tl.load(cos + position * WIDTH + d, mask=d < WIDTH, other=0.0).to(tl.float32)
         turn_sin = tl.load(sin + position * WIDTH + d, mask=d < WIDTH, other=0.0).to(tl.float32)
-    ok = (g < GROUP) & (d < WIDTH)
+    # What was written before this token can be asked for before the kernels before this one are done.
+    for sibling in tl.static_range(TOGETHER if LANES > 0 else 0):
+        at = tl.minimum(first + sibling, count - 1)
+        shared = (tl.load(row_prompt + at).to(tl.int64) * KV_HEADS + head) * prompt_places * WIDTH
+        own_start = (tl.load(row_slot + at).to(tl.int64) * KV_HEADS + head) * places * WIDTH
+        before, written = tl.load(row_before + at) * WIDTH, tl.load(row_past + at) * WIDTH
+        ask_for(prompt_keys + shared, before, LANES)
+        ask_for(prompt_values + shared, before, LANES)
+        ask_for(keys + own_start, written, LANES)
+        ask_for(values + own_start, written, LANES)
+    wait()
     query = _ready(
-        q + row * q_row + head * GROUP * WIDTH, g, d, WIDTH, turn_cos, turn_sin, q_weight, eps, ok, NORM, TURN
-    )
+        q + (row * q_row + (head * GROUP + line % GROUP) * WIDTH)[:, None],
+        d, WIDTH, turn_cos, turn_sin, q_weight, eps, ok, NORM, TURN,
+    )  # fmt: skip
     key = _ready(
-        k + row * k_row + head * WIDTH, one, d, WIDTH, turn_cos, turn_sin, k_weight, eps, d < WIDTH, NORM, TURN
+        k + (row * k_row + head * WIDTH)[:, None], d, WIDTH, turn_cos, turn_sin, k_weight, eps, held, NORM, TURN
     )
-    value = tl.load(v + row * v_row + head * WIDTH + d, mask=d < WIDTH, other=0.0)
-    own = (slot * KV_HEADS + head) * places * WIDTH
-    tl.store(keys + own + past * WIDTH + d, key, mask=d < WIDTH)
-    tl.store(values + own + past * WIDTH + d, value, mask=d < WIDTH)
+    value = tl.load(v + (row * v_row + head * WIDTH)[:, None] + d, mask=held, other=0.0)
+    own = ((slot * KV_HEADS + head) * places + past)[:, None] * WIDTH + d
+    leads = held & (holder % GROUP == 0)[:, None]
+    tl.store(keys + own, key, mask=leads)
+    tl.store(values + own, value, mask=leads)
     # The token itself comes first, from registers; then its prompt, then its answer so far.
     best = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scaling
-    total = tl.full([GROUP_PAD], 1.0, tl.float32)
-    mixed = tl.zeros([GROUP_PAD, WIDTH_PAD], tl.float32) + value.to(tl.float32)
-    shared = (which * KV_HEADS + head) * prompt_places * WIDTH
-    best, total, mixed = _sweep(
-        query, prompt_keys + shared, prompt_values + shared, before, best, total, mixed, scaling, d,
-        WIDTH, BLOCK, PRECISION,
-    )  # fmt: skip
-    best, total, mixed = _sweep(
-        query, keys + own, values + own, past, best, total, mixed, scaling, d, WIDTH, BLOCK, PRECISION
-    )
+    total = tl.full([LINES], 1.0, tl.float32)
+    mixed = tl.zeros([LINES, WIDTH_PAD], tl.float32) + value.to(tl.float32)
+    read = -1
+    for sibling in tl.static_range(TOGETHER):
+        at = tl.minimum(first + sibling, count - 1)
+        prompt = tl.load(row_prompt + at)
+        before = tl.where(prompt == read, 0, tl.load(row_before + at))
+        shared = (prompt.to(tl.int64) * KV_HEADS + head) * prompt_places * WIDTH
+        best, total, mixed = _sweep(
+            query, prompt_keys + shared, prompt_values + shared, before, which == prompt, best, total, mixed,
+            scaling, d, WIDTH, BLOCK, PRECISION,
+        )  # fmt: skip
+        read = prompt
+    for sibling in tl.static_range(TOGETHER):
+        at = tl.minimum(first + sibling, count - 1)
+        written = tl.where(first + sibling < count, tl.load(row_past + at), 0)
+        own_start = (tl.load(row_slot + at).to(tl.int64) * KV_HEADS + head) * places * WIDTH
+        best, total, mixed = _sweep(
+            query, keys + own_start, values + own_start, written, row == at, best, total, mixed, scaling, d,
+            WIDTH, BLOCK, PRECISION,
+        )  # fmt: skip
     mixed = mixed / total[:, None]
-    heads = KV_HEADS * GROUP
-    tl.store(out + (row * heads + head * GROUP + g).to(tl.int64) * WIDTH + d, mixed.to(query.dtype), mask=ok)
+    lines = (row * KV_HEADS + head).to(tl.int64) * GROUP + line % GROUP
+    tl.store(out + lines[:, None] * WIDTH + d, mixed.to(query.dtype), mask=ok)
 
 
-def attend_tuning(query: Tensor) -> dict[str, int]:
+def attend_tuning(query: Tensor, group: int) -> dict[str, int]:
     """Measured on an H200: what a program holds keeps others from running beside it."""
     rows, heads, width = query.shape
     if query.dtype != torch.bfloat16:
-        return {"BLOCK": 32, "num_warps": 4, "num_stages": 1}
+        return {"TOGETHER": 1, "BLOCK": 32, "num_warps": 4, "num_stages": 1}
+    if width > 64 and rows * heads // group >= 1024 and group <= 8:
+        return {"TOGETHER": 2, "BLOCK": 32, "num_warps": 2, "num_stages": 2}
     if width > 64:
-        return {"BLOCK": 64, "num_warps": 4, "num_stages": 2}
+        return {"TOGETHER": 1, "BLOCK": 64, "num_warps": 4, "num_stages": 2}
     if rows * heads <= 2048:
-        return {"BLOCK": 128, "num_warps": 4, "num_stages": 1}
-    return {"BLOCK": 32, "num_warps": 1, "num_stages": 2}
+        return {"TOGETHER": 1, "BLOCK": 128, "num_warps": 4, "num_stages": 1}
+    return {"TOGETHER": 1, "BLOCK": 32, "num_warps": 1, "num_stages": 2}
 
 
 def attend(
@@ -205,25 +263,28 @@ def attend(
     out = torch.empty(count, heads * width, dtype=query.dtype, device=query.device)
     nothing = query  # stands where a pointer is not read
     norm = turning is not None and turning.query_weight is not None
+    tuning = attend_tuning(query, heads // kv_heads)
+    together = tuning["TOGETHER"]
     options: dict[str, Any] = {
         "KV_HEADS": kv_heads,
         "GROUP": heads // kv_heads,
-        "GROUP_PAD": max(16, triton.next_power_of_2(heads // kv_heads)),
+        "LINES": max(16, triton.next_power_of_2(together * heads // kv_heads)),
         "WIDTH": width,
-        "WIDTH_PAD": triton.next_power_of_2(width),
-        **attend_tuning(query),
+        "WIDTH_PAD": max(16, triton.next_power_of_2(width)),
+        **tuning,
         "TURN": turning is not None,
         "NORM": norm,
+        "LANES": 32 * tuning["num_warps"] if count * kv_heads <= ALONE else 0,
         "PRECISION": "tf32" if query.dtype == torch.bfloat16 else "ieee",
     }
-    _attend[(count, kv_heads)](
+    _attend[(triton.cdiv(count, together), kv_heads)](
         query, key, value, query.stride(0), key.stride(0), value.stride(0),
         turning.cos if turning else nothing, turning.sin if turning else nothing,
         turning.query_weight if turning and norm else nothing, turning.key_weight if turning and norm else nothing,
         turning.eps if turning else 0.0,
         slots.prompt_keys[layer], slots.prompt_values[layer], slots.keys[layer], slots.values[layer],
         rows.slot, rows.prompt, rows.before, rows.past, out, scaling,
-        slots.room.prompt_places, slots.room.places + 1, **options,
+        slots.room.prompt_places, slots.room.places + 1, count, **options, **early(count),
     )  # fmt: skip
     return out
 
@@ -245,6 +306,8 @@ def _weigh(
     GREEDY: tl.constexpr, MASKED: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Of every chunk of a row's logits: its peak, the sum of its weights, where its peak is."""
+    let_next()
+    wait()
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     temperature = 1.0
     if not GREEDY:
@@ -265,6 +328,8 @@ def _draw(
     GREEDY: tl.constexpr, MASKED: tl.constexpr, CHUNK: tl.constexpr, CHUNKS_PAD: tl.constexpr, ENDS: tl.constexpr,
 ):  # fmt: skip
     """Choose a chunk, then a token in it; note both the token and what it means for its slot."""
+    let_next()
+    wait()
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(active + row).to(tl.int64)
     place = tl.load(length + slot)
@@ -313,11 +378,12 @@ def draw(logits: Tensor, slots: Slots, active: Tensor, greedy: bool, support: Te
     num_bytes = 0 if support is None else support.shape[1]
     masked = support is not None
     _weigh[(rows, chunks)](
-        logits, masks, slots.temperature, peaks, sums, bests, vocabulary, num_bytes, greedy, masked, CHUNK, num_warps=4
-    )
+        logits, masks, slots.temperature, peaks, sums, bests, vocabulary, num_bytes, greedy, masked, CHUNK, num_warps=4,
+        **early(rows),
+    )  # fmt: skip
     _draw[(rows,)](
         logits, masks, slots.temperature, peaks, sums, bests, vocabulary, num_bytes, chunks,
         active, slots.seed, slots.answer, slots.length, slots.limit, slots.finished, slots.token, slots.tokens,
         slots.logprobs, slots.ends, slots.room.places,
-        greedy, masked, CHUNK, triton.next_power_of_2(chunks), ENDS, num_warps=4,
+        greedy, masked, CHUNK, triton.next_power_of_2(chunks), ENDS, num_warps=4, **early(rows),
     )  # fmt: skip

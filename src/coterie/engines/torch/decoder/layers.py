@@ -64,8 +64,8 @@ class Joined:
         name = part.active_adapters[0]
         return Lora(part.lora_B[name].weight.data, part.scaling[name])
 
-    def __call__(self, x: Tensor) -> Tensor:
-        y = F.linear(x, self.weight, self.bias)
+    def __call__(self, x: Tensor, do: ModuleType, in_parts: bool = False) -> Tensor:
+        y: Tensor = do.linear(x, self.weight, self.bias, in_parts and self.down is None)
         if self.down is None:
             return y
         low = F.linear(x, self.down)
@@ -78,6 +78,12 @@ class Joined:
                 place += rank
             column += size
         return y
+
+    def gated(self, x: Tensor, do: ModuleType) -> Tensor:
+        """The product's first half gates the second."""
+        if self.down is None and self.bias is None:
+            return cast(Tensor, do.gated(x, self.weight))
+        return cast(Tensor, do.gate(self(x, do)))
 
 
 @dataclass(frozen=True)
@@ -157,9 +163,10 @@ class FusedLayers:
         do, more = self.operations, None
         stream = self.embedding(tokens)
         for number, layer in enumerate(self.layers):
-            qkv = layer.qkv(do.add_norm(stream, more, layer.first_norm, self.eps))
-            mixed = layer.out(attend(number, qkv))
-            more = layer.down(do.gate(layer.gate_up(do.add_norm(stream, mixed, layer.second_norm, self.eps))))
+            qkv = layer.qkv(do.add_norm(stream, more, layer.first_norm, self.eps), do)
+            mixed = layer.out(attend(number, qkv), do, in_parts=True)
+            inner = layer.gate_up.gated(do.add_norm(stream, mixed, layer.second_norm, self.eps), do)
+            more = layer.down(inner, do, in_parts=True)
         return cast(Tensor, do.add_norm(stream, more, self.last_norm, self.eps))
 
 

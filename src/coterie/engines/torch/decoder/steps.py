@@ -144,7 +144,7 @@ class Steps:
             self.buffer("logits", size, make=lambda: torch.empty_like(logits)).copy_(logits)
         else:
             make = lambda: hidden.new_empty(size, len(self.head))  # noqa: E731
-            torch.mm(hidden, self.head.T, out=self.buffer("logits", size, make=make))
+            self.operations.linear(hidden, self.head, out=self.buffer("logits", size, make=make))
 
     def _draw(self, size: int, sampling: Sampling, guided: bool) -> None:
         slots, active, logits = self.slots, self.active(size), self.buffers["logits", size]

@@ -42,6 +42,18 @@ def gate(gate_up: Tensor) -> Tensor:
     return F.silu(gates) * up
 
 
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, in_parts: bool = False, out: Tensor | None = None
+) -> Tensor:
+    """A product, which may come as parts to be added: [parts, rows, outputs] in float32."""
+    return F.linear(x, weight, bias) if out is None else torch.mm(x, weight.T, out=out)
+
+
+def gated(x: Tensor, weight: Tensor) -> Tensor:
+    """The gate of a product."""
+    return gate(F.linear(x, weight))
+
+
 def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary positions on [rows, heads, width]; halves belong together."""
     a, b = x.float().chunk(2, -1)

@@ -1,0 +1,109 @@
+"""Products of few rows with large matrices: what they cost is reading the matrix, so that is what they are made for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from coterie.engines.torch.decoder.early import FEW_ROWS, ask, early, let_next, wait
+
+AHEAD = tl.constexpr(512)  # bytes of every output's weights that are asked for early
+AT_ONCE = tl.constexpr(132)  # programs that start together
+SHARED_BYTES = 200_000  # that a program may take
+
+
+@triton.jit(do_not_specialize=["steps"])
+def _narrow(
+    x, weight, bias, out, rows, size, depth, x_row, steps,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, DEPTH: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    let_next()
+    part = tl.program_id(1)
+    output = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = output < size
+    row, d = tl.arange(0, ROWS), tl.arange(0, DEPTH)
+    begin = part * steps * DEPTH
+    end = tl.minimum(begin + steps * DEPTH, depth)
+    matrix = weight + output.to(tl.int64) * depth
+    ups = weight + (size + output).to(tl.int64) * depth
+    if tl.program_id(0) + part * tl.num_programs(0) < AT_ONCE:
+        num_bytes = tl.where(inside, tl.minimum(AHEAD, (end - begin) * 2), 0)
+        ask(matrix + begin, num_bytes)
+        if GATED:
+            ask(ups + begin, num_bytes)
+    wait()
+    states = x + row[:, None] * x_row + d[None, :]
+    total = tl.zeros([ROWS, BLOCK], tl.float32)
+    more = tl.zeros([ROWS, BLOCK], tl.float32)
+    for at in range(begin, end, DEPTH):
+        given = tl.load(states + at, mask=(row < rows)[:, None], other=0.0)
+        w = tl.load(matrix[:, None] + at + d[None, :], mask=inside[:, None], other=0.0)
+        total = tl.dot(given, tl.trans(w), total)
+        if GATED:
+            w = tl.load(ups[:, None] + at + d[None, :], mask=inside[:, None], other=0.0)
+            more = tl.dot(given, tl.trans(w), more)
+    if BIAS:
+        total += tl.load(bias + output, mask=inside & (part == 0), other=0.0).to(tl.float32)[None, :]
+    if GATED:
+        # Rounded where two kernels would round.
+        kind = x.dtype.element_ty
+        gates = total.to(kind).to(tl.float32)
+        total = (gates / (1.0 + tl.exp(-gates))).to(kind).to(tl.float32) * more.to(kind).to(tl.float32)
+    place = out + part * rows * size + row[:, None] * size + output[None, :]
+    tl.store(place, total.to(out.dtype.element_ty), mask=(row < rows)[:, None] & inside[None, :])
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a product is cut: each program makes `block` outputs of every row from its part of the depth."""
+
+    block: int
+    depth: int  # read at once
+    stages: int
+    parts: int = 1
+
+
+def cut_for(outputs: int, depth: int, gated: bool = False, in_parts: bool = False) -> Cut:
+    """Measured on an H200 with 64 rows: enough programs for its processors, each with much under way."""
+    if gated:
+        return Cut(64, 64, 8)
+    if outputs < 2048:
+        return Cut(32, 128, 5, 4) if in_parts else Cut(16, 128, 4)
+    if outputs > 65_536:
+        return Cut(64, 64, 4)
+    return Cut(64, 128, 5 if depth > 8192 else 6, 2 if in_parts else 1)
+
+
+def fits(x: Tensor, weight: Tensor) -> bool:
+    """Whether a product is narrow and of a kind that these kernels know."""
+    return len(x) <= FEW_ROWS and x.shape[1] % 128 == 0 and weight.is_contiguous() and have_room(x.device, x.dtype)
+
+
+@cache
+def have_room(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether these kernels run there, in this precision."""
+    if dtype != torch.bfloat16 or device.type != "cuda":
+        return False
+    return getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0) >= SHARED_BYTES
+
+
+def product(
+    x: Tensor, weight: Tensor, bias: Tensor | None, cut: Cut, gated: bool = False, out: Tensor | None = None
+) -> Tensor:
+    """[rows, depth] x [outputs, depth]^T; in float32 and by parts [parts, rows, outputs] where there are some."""
+    rows, depth = x.shape
+    size = len(weight) // (2 if gated else 1)
+    if out is None:
+        out = x.new_empty(rows, size) if cut.parts == 1 else x.new_empty(cut.parts, rows, size, dtype=torch.float32)
+    steps = triton.cdiv(depth // cut.depth, cut.parts)
+    _narrow[(triton.cdiv(size, cut.block), cut.parts)](
+        x, weight, weight if bias is None else bias, out, rows, size, depth, x.stride(0), steps,
+        max(16, triton.next_power_of_2(rows)), cut.block, cut.depth, gated, bias is not None,
+        num_warps=4, num_stages=cut.stages, **early(rows),
+    )  # fmt: skip
+    return out
