@@ -103,7 +103,7 @@ def product(
     steps = triton.cdiv(depth // cut.depth, cut.parts)
     _narrow[(triton.cdiv(size, cut.block), cut.parts)](
         x, weight, weight if bias is None else bias, out, rows, size, depth, x.stride(0), steps,
-        max(16, triton.next_power_of_2(rows)), cut.block, cut.depth, gated, bias is not None,
+        FEW_ROWS, cut.block, cut.depth, gated, bias is not None,
         num_warps=4, num_stages=cut.stages, **early(rows),
     )  # fmt: skip
     return out

@@ -16,9 +16,10 @@ from coterie.grpo.objective import entropy
 def read_logits(logits: Tensor, taken: Tensor, legal: Tensor | None, sharpness: float) -> tuple[Tensor, Tensor, Tensor]:
     """[A, V] -> log-probability of what was taken, entropy, logarithm of the sum: [A] each, in float32."""
     scores = scale(logits, legal, sharpness)
-    sums = scores.logsumexp(-1)
-    table = scores - sums[:, None]
-    return table.gather(-1, taken[:, None])[:, 0], entropy(table), sums
+    table = scores.log_softmax(-1)
+    logprobs, chosen = (values.gather(-1, taken[:, None])[:, 0] for values in (table, scores))
+    entropies = -table.exp().mul_(table).sum(-1) if legal is None else entropy(table)
+    return logprobs, entropies, chosen - logprobs
 
 
 def turn_logits(
@@ -32,18 +33,23 @@ def turn_logits(
     entropy_grads: Tensor | None,
 ) -> Tensor:
     """[A, V] logits become their gradient: d log p / d score = 1 - p or -p, d H / d score = -p (log p + H)."""
-    table = scale(logits, legal, sharpness) - sums[:, None]
-    shares = table.exp()
-    found = -grads[:, None] * shares
-    found.scatter_add_(1, taken[:, None], grads[:, None])
-    if entropy_grads is not None:
-        found -= torch.where(shares > 0, entropy_grads[:, None] * shares * (table + entropies[:, None]), 0.0)
-    return logits.copy_(found * sharpness)
+    table = scale(logits, legal, sharpness).sub_(sums[:, None])
+    slopes = sharpness * grads[:, None]
+    if entropy_grads is None:
+        found = table.exp_().mul_(-slopes)
+    else:
+        shares = table.exp()
+        more = torch.where(shares > 0, shares * (table + entropies[:, None]), 0.0)
+        found = shares.mul_(-slopes).sub_(more.mul_(sharpness * entropy_grads[:, None]))
+    found.scatter_add_(1, taken[:, None], slopes)
+    return found if found.data_ptr() == logits.data_ptr() else logits.copy_(found)
 
 
 def scale(logits: Tensor, legal: Tensor | None, sharpness: float) -> Tensor:
-    """In float32, sharpened, and minus infinity where a token was not legal."""
-    scores = logits.float() * sharpness
+    """In float32, sharpened, and minus infinity where a token was not legal; the logits themselves if they are so."""
+    scores = logits.float()
+    if sharpness != 1:
+        scores = scores * sharpness
     if legal is None:
         return scores
     return scores.masked_fill(~unpack(legal, logits.shape[-1]), -torch.inf)
