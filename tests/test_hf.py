@@ -383,7 +383,8 @@ def test_a_policy_starts_from_another_runs(folder: Path, tmp_path: Path) -> None
     config = config_of(folder, lora_rank=4, start_from=str(tmp_path))
     found = make_language_model(config, Colors())
     batch = batch_of(groups_of(engine))
-    np.testing.assert_array_equal(found.logprobs(batch, 0.8), engine.logprobs(batch, 0.8))
+    # Its micro-batches are others, and rows are computed beside others.
+    np.testing.assert_allclose(found.logprobs(batch, 0.8), engine.logprobs(batch, 0.8), atol=1e-6)
     with pytest.raises(ConfigError, match="has rank 4, not 8: write lora_rank = 4"):
         make_language_model(config.model_copy(update={"lora_rank": 8}), Colors())
 

@@ -15,15 +15,19 @@ from coterie.engines.torch.pretrained import LanguageModel
 
 # Copying the weights costs about what so many tokens do.
 WORTH_IT = 1_024
+NORMS = ("input_layernorm", "post_attention_layernorm")
 PARTS = {
-    "": {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"},
+    "": {"self_attn", "mlp", *NORMS},
     "self_attn": {"q_proj", "k_proj", "v_proj", "o_proj"},
     "mlp": {"gate_proj", "up_proj", "down_proj", "act_fn"},
 }
 
 
-def dense(layers: Sequence[Any]) -> tuple[Tensor, Tensor | None]:
-    """Linear layers side by side: [K, N], as products read it fastest, and [N]; their adapters are merged in."""
+def dense(layers: Sequence[Any], scale: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    """Linear layers side by side: [K, N], as products read it fastest, and [N]; their adapters are merged in.
+
+    With a scale [K] they take what is still to be multiplied by it.
+    """
     weights, biases = [], []
     for layer in layers:
         base = getattr(layer, "base_layer", layer)
@@ -33,7 +37,8 @@ def dense(layers: Sequence[Any]) -> tuple[Tensor, Tensor | None]:
         weights.append(weight)
         biases.append(base.bias if base.bias is not None else weight.new_zeros(len(weight)))
     has_bias = any(getattr(layer, "base_layer", layer).bias is not None for layer in layers)
-    return torch.cat(weights).t().contiguous(), torch.cat(biases) if has_bias else None
+    whole = torch.cat(weights) if scale is None else torch.cat(weights) * scale
+    return whole.t().contiguous(), torch.cat(biases) if has_bias else None
 
 
 def through(states: Tensor, layer: tuple[Tensor, Tensor | None]) -> Tensor:
@@ -41,11 +46,18 @@ def through(states: Tensor, layer: tuple[Tensor, Tensor | None]) -> Tensor:
     return states @ weight if bias is None else torch.addmm(bias, states, weight)
 
 
+def add_through(stream: Tensor, states: Tensor, layer: tuple[Tensor, Tensor | None]) -> None:
+    """Add to the stream, where it lies."""
+    weight, bias = layer
+    stream.addmm_(states, weight)
+    if bias is not None:
+        stream.add_(bias)
+
+
 @dataclass(frozen=True)
 class Block:
     """A layer's weights, as this step uses them."""
 
-    norms: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
     attention_in: tuple[Tensor, Tensor | None]
     attention_out: tuple[Tensor, Tensor | None]
     inner_in: tuple[Tensor, Tensor | None]
@@ -62,42 +74,47 @@ class LlamaStep:
         self.width, self.scaling = first.head_dim, first.scaling
         self.query_heads = first.q_proj.out_features // self.width
         self.key_heads = first.k_proj.out_features // self.width
+        self.wide = len(base.norm.weight) ** 0.5
         self.blocks = [
             Block(
-                norms=(one_norm(layer.input_layernorm), one_norm(layer.post_attention_layernorm)),
-                attention_in=dense([layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj]),
+                attention_in=dense(
+                    [layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj],
+                    layer.input_layernorm.weight * self.wide,
+                ),
                 attention_out=dense([layer.self_attn.o_proj]),
-                inner_in=dense([layer.mlp.gate_proj, layer.mlp.up_proj]),
+                inner_in=dense(
+                    [layer.mlp.gate_proj, layer.mlp.up_proj], layer.post_attention_layernorm.weight * self.wide
+                ),
                 inner_out=dense([layer.mlp.down_proj]),
                 activation=layer.mlp.act_fn,
             )
             for layer in base.layers
         ]
-        self.last_norm = one_norm(base.norm)
 
     def __call__(self, tokens: Tensor, positions: Tensor, layout: Layout) -> Tensor:
         """[rows], [rows, 1] -> [rows, width]"""
-        states = self.base.embed_tokens(tokens)
-        cos, sin = self.base.rotary_emb(states, positions)
+        embedded = self.base.embed_tokens(tokens)
+        norm = self.base.norm
+        # A root-mean-square norm divides by the length of the states and of one more number, which stands for its eps;
+        # what is multiplied after that is in the weights already.
+        longer = F.pad(embedded, (0, 1), value=self.wide * norm.variance_epsilon**0.5)
+        states = longer[:, :-1]
+        cos, sin = self.base.rotary_emb(embedded, positions)
         half = self.width // 2
         # Half of the rotation is the other half's, negated.
         sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
         turning = self.query_heads + self.key_heads
         for place, block in enumerate(self.blocks):
-            heads = through(block.norms[0](states), block.attention_in).view(len(tokens), -1, self.width)
-            turned = heads[:, :turning] * cos + heads[:, :turning].roll(half, -1) * sin
+            heads = through(states / longer.norm(dim=-1, keepdim=True), block.attention_in)
+            heads = heads.view(len(tokens), -1, self.width)
+            turned = torch.addcmul(heads[:, :turning] * cos, heads[:, :turning].roll(half, -1), sin)
             query, key = turned[:, : self.query_heads, None], turned[:, self.query_heads :, None]
             mixed = layout.attend(place, query, key, heads[:, turning:, None], self.scaling)
-            states = states + through(mixed.reshape(len(tokens), -1), block.attention_out)
-            gate, up = through(block.norms[1](states), block.inner_in).chunk(2, -1)
-            states = states + through(block.activation(gate) * up, block.inner_out)
-        return self.last_norm(states)
-
-
-def one_norm(norm: Any) -> Callable[[Tensor], Tensor]:
-    """A root-mean-square norm in one operation."""
-    weight, eps = norm.weight, norm.variance_epsilon
-    return lambda states: F.rms_norm(states, weight.shape, weight, eps)
+            add_through(states, mixed.reshape(len(tokens), -1), block.attention_out)
+            inner = through(states / longer.norm(dim=-1, keepdim=True), block.inner_in)
+            gate, up = inner.chunk(2, -1)
+            add_through(states, block.activation(gate) * up, block.inner_out)
+        return F.rms_norm(states, norm.weight.shape, norm.weight, norm.variance_epsilon)
 
 
 class Alone:
@@ -117,7 +134,8 @@ def is_like_llama(causal: Any) -> bool:
             part = layer.get_submodule(name) if name in ("", *dict(layer.named_children())) else nn.Identity()
             if {child for child, _ in part.named_children()} != wanted:
                 return False
-    return all(hasattr(norm, "variance_epsilon") for norm in (base.norm, base.layers[0].input_layernorm))
+    norms = [base.norm, *(layer.get_submodule(name) for layer in base.layers for name in NORMS)]
+    return all(getattr(norm, "variance_epsilon", 0) == getattr(base.norm, "variance_epsilon", 1) for norm in norms)
 
 
 def find_step(model: LanguageModel, num_tokens: int) -> LlamaStep | None:

@@ -18,10 +18,6 @@ from coterie.grpo.objective import entropy
 from coterie.rollouts import Batch, Ints
 
 
-# Without flash kernels attention goes by the prompt: all rows at once are quicker, if little of them is padding.
-PADDING_PAYS = 1.25
-
-
 def split_rows(model: LanguageModel, batch: Batch, max_tokens: int) -> Iterator[Ints]:
     """Micro-batches of a batch, as this model lays out its tokens."""
     if model.why_plain:
@@ -53,8 +49,6 @@ def packed_states(model: LanguageModel, batch: Batch, share: bool) -> tuple[Tens
     """[T, width] of the rows end to end, and [A] where each chosen token is predicted from."""
     packed = pack(batch, share)
     layout = PackedLayout(packed, model.device, model.causal.dtype, model.head_width)
-    if share and not layout.flash and batch.tokens[:, :-1].size < PADDING_PAYS * len(packed.tokens):
-        return padded_states(model, batch, share)
     tokens, positions, sources = (
         to_device(array, model.device) for array in (packed.tokens, packed.positions, packed.sources)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,9 @@ from torch import Tensor
 
 from coterie.engines.torch.logprobs.packing import Packed
 from coterie.engines.torch.transfer import to_device
+
+LARGEST_SHEET = 2**24  # queries times keys
+PADDING_COSTS = 1.5  # so many times as much as without it, at most: fewer sheets are worth that
 
 
 def flash_runs(device: torch.device, dtype: torch.dtype, head_width: int) -> bool:
@@ -34,7 +38,12 @@ class PackedLayout:
             self.prompts = Spans.of(packed.trunks, device)
             self.families = Spans.of([sum(family) for family in packed.branches], device)
         else:
-            self.sheets = [Sheet.of(family, device) for family in packed.branches]
+            sheets = list(by_sheet(packed))
+            self.sheets = [Sheet.of(stretches, device) for stretches in sheets]
+            places = np.concatenate([np.arange(x.begin, x.begin + x.length) for sheet in sheets for x in sheet])
+            self.order = None  # of the tokens, as they lie on the sheets; None: as they come
+            if (np.diff(places) != 1).any():
+                self.order, self.way_back = (to_device(each, device) for each in (places, np.argsort(places)))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
@@ -46,17 +55,18 @@ class PackedLayout:
         return self.attend_plainly(query, key, value, scaling)
 
     def attend_plainly(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """The same without the kernels; no mask is wider than a prompt and an answer."""
-        packed = self.packed
-        lengths = [*packed.trunks, *map(sum, packed.branches), *packed.singles]
+        """The same without the kernels: stretches side by side, as many as are alike."""
+        trunks = [tensor[:, :, : self.num_trunk] for tensor in (key, value)]
+        laid = [query, key, value]
+        if self.order is not None:
+            laid = [tensor.index_select(2, self.order) for tensor in laid]
         # Split, not sliced: the gradient of a slice is as large as the whole.
-        pieces = list(zip(*(tensor.split(lengths, 2) for tensor in (query, key, value)), strict=True))
-        count = len(packed.trunks)
-        mixed = [mix(query, key, value, scaling) for query, key, value in pieces[:count]]
-        for sheet, prompt, own in zip(self.sheets, pieces[:count], pieces[count : 2 * count], strict=True):
-            mixed.append(sheet.attend(own, prompt, scaling))
-        mixed += [mix(query, key, value, scaling) for query, key, value in pieces[2 * count :]]
-        return torch.cat(mixed, 2).transpose(1, 2)
+        lengths = [sheet.num_tokens for sheet in self.sheets]
+        pieces = zip(*(tensor.split(lengths, 2) for tensor in laid), strict=True)
+        mixed = torch.cat(
+            [sheet.attend(own, trunks, scaling) for sheet, own in zip(self.sheets, pieces, strict=True)], 2
+        )
+        return (mixed if self.order is None else mixed.index_select(2, self.way_back)).transpose(1, 2)
 
 
 def mix(query: Tensor, key: Tensor, value: Tensor, scaling: float, seen: Tensor | None = None) -> Tensor:
@@ -80,37 +90,92 @@ class Spans:
 
 
 @dataclass(frozen=True)
-class Sheet:
-    """The answers to one prompt side by side, padded to the longest of them."""
+class Stretch:
+    """Tokens that see themselves and, all of them, a prompt that lies among the shared ones."""
 
-    places: Tensor  # [answers, longest] among the family's tokens; padding repeats the first
-    cells: Tensor  # [tokens of the family] the way back
+    begin: int
+    length: int
+    prompt: int = 0  # where it begins
+    prompt_length: int = 0
+
+
+def by_sheet(packed: Packed) -> Iterator[list[Stretch]]:
+    """Prompts, then answers to them, then rows for themselves: the longest first, and those together that are alike."""
+    begins = np.cumsum(
+        [0, *packed.trunks, *(n for family in packed.branches for n in family), *packed.singles]
+    ).tolist()
+    prompts = [Stretch(*each) for each in zip(begins, packed.trunks, strict=False)]
+    of_answers = [(n, prompt) for prompt, family in zip(prompts, packed.branches, strict=True) for n in family]
+    answers = [
+        Stretch(begin, length, prompt.begin, prompt.length)
+        for begin, (length, prompt) in zip(begins[len(prompts) :], of_answers, strict=False)
+    ]
+    alone = [Stretch(*each) for each in zip(begins[len(prompts) + len(answers) :], packed.singles, strict=False)]
+    for kind in (prompts, answers, alone):
+        sheet: list[Stretch] = []
+        most = cells = 0
+        for stretch in sorted(kind, key=lambda each: -each.length):
+            longest = sheet[0].length if sheet else stretch.length
+            most = max(most, stretch.prompt_length)
+            cells += stretch.length * (stretch.prompt_length + stretch.length)
+            padded = (len(sheet) + 1) * longest * (most + longest)
+            if sheet and (padded > PADDING_COSTS * cells or padded > LARGEST_SHEET):
+                yield sheet
+                sheet, most = [], stretch.prompt_length
+                cells = stretch.length * (stretch.prompt_length + stretch.length)
+            sheet.append(stretch)
+        if sheet:
+            yield sheet
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Stretches side by side, padded to the longest of them: their prompts on the left, themselves on the right."""
+
+    num_stretches: int
     num_tokens: int
+    places: Tensor | None  # [stretches x longest] among their tokens, padding repeats the first; None: there is none
+    cells: Tensor  # [tokens] the way back
+    prompts: Tensor | None  # [stretches x tokens of the longest prompt] among those of the prompts
+    seen: Tensor | None  # [tokens, keys], for each stretch if their prompts differ in length
 
     @classmethod
-    def of(cls, lengths: list[int], device: torch.device) -> Sheet:
-        inside = np.arange(max(lengths))[None] < np.array(lengths)[:, None]
+    def of(cls, stretches: list[Stretch], device: torch.device) -> Sheet:
+        lengths = np.array([each.length for each in stretches])
+        before = np.array([each.prompt_length for each in stretches])
+        longest, most = int(lengths.max()), int(before.max())
+        inside = np.arange(longest) < lengths[:, None]
         places = np.zeros(inside.shape, np.int64)
         places[inside] = np.arange(inside.sum())
-        return cls(to_device(places, device), to_device(np.flatnonzero(inside), device), int(inside.sum()))
-
-    def attend(self, own: tuple[Tensor, ...], prompt: tuple[Tensor, ...], scaling: float) -> Tensor:
-        """From queries, keys and values [1, heads, tokens, d] of the answers and of their prompt."""
-        answers, longest = self.places.shape
-
-        def spread(tensor: Tensor) -> Tensor:  # [1, heads, tokens, d] -> [answers, heads, longest, d]
-            found = tensor[0].index_select(1, self.places.flatten())
-            return found.view(len(found), answers, longest, -1).transpose(0, 1)
-
-        query, *sides = map(spread, own)
-        key, value = (
-            torch.cat([before.expand(answers, -1, -1, -1), side], 2)
-            for before, side in zip(prompt[1:], sides, strict=True)
+        prompts = seen = None
+        if most:
+            place = np.arange(-most, 0) + before[:, None]  # negative on the left of a shorter one
+            prompts = np.maximum(place, 0) + np.array([each.prompt for each in stretches])[:, None]
+            seen = np.tri(longest, most + longest, most, dtype=bool)
+            if (before < most).any():
+                seen = seen & np.pad(place >= 0, ((0, 0), (0, longest)), constant_values=True)[:, None, None]
+        return cls(
+            len(inside),
+            int(inside.sum()),
+            None if inside.all() else to_device(places.ravel(), device),
+            to_device(np.flatnonzero(inside), device),
+            None if prompts is None else to_device(prompts.ravel(), device),
+            None if seen is None else to_device(seen, device),
         )
-        # An answer sees all of its prompt, and itself up to where it is.
-        seen = torch.ones(longest, key.shape[2], dtype=torch.bool, device=key.device).tril(key.shape[2] - longest)
-        mixed = mix(query, key, value, scaling, seen).transpose(0, 1).flatten(1, 2)
-        return mixed.index_select(1, self.cells)[None]
+
+    def attend(self, own: Sequence[Tensor], trunks: Sequence[Tensor], scaling: float) -> Tensor:
+        """From queries, keys and values [1, heads, tokens, d] of these stretches, keys and values of all prompts."""
+        query, key, value = (self._side_by_side(tensor, self.places) for tensor in own)
+        if self.prompts is not None:
+            before = (self._side_by_side(tensor, self.prompts) for tensor in trunks)
+            key, value = (torch.cat(pair, 2) for pair in zip(before, (key, value), strict=True))
+        mixed = mix(query, key, value, scaling, self.seen).transpose(0, 1).flatten(1, 2)
+        return (mixed if self.places is None else mixed.index_select(1, self.cells))[None]
+
+    def _side_by_side(self, tensor: Tensor, places: Tensor | None) -> Tensor:
+        """[1, heads, tokens, d] -> [stretches, heads, longest, d]"""
+        found = tensor[0] if places is None else tensor[0].index_select(1, places)
+        return found.view(len(found), self.num_stretches, -1, found.shape[-1]).transpose(0, 1)
 
 
 class FlashAttention(torch.autograd.Function):
