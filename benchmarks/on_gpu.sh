@@ -22,6 +22,6 @@ run equal 60 "${sampling[@]}" --shapes 0.5B --group 64 --answer 520
 run large 150 large_step --shape 14B --steps 2
 run step 150 step --device cuda --shapes 0.5B --prompt 128 --answer 128 --group 8 64 --rounds 2
 run learner 110 learner --only checks,memory,1.5B,7B,siblings,compiled
-run learner-7B 110 learner --only "compiled 7B"
+run learner-7B 170 learner --only "plain 7B,compiled 7B"
 run small 140 small --device cuda
 run generate 90 rollout --device cuda --shapes 0.5B --group 8 64 --samplers ours generate --rounds 1

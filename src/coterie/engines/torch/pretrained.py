@@ -110,7 +110,9 @@ class LanguageModel(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., width] -> [..., V] in float32; what some families do to their logits is done here too."""
-        logits = self.causal.get_output_embeddings()(hidden).float() * self.logit_scale
+        logits = self.causal.get_output_embeddings()(hidden).float()
+        if self.logit_scale != 1:
+            logits = logits * self.logit_scale
         if cap := getattr(self.causal.config.get_text_config(), "final_logit_softcapping", None):  # Gemma
             logits = cap * torch.tanh(logits / cap)
         return cast(Tensor, logits)

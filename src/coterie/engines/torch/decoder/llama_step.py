@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coterie.engines.torch.attention import Layout
+from coterie.engines.torch.decoder.layers import STEADY_TURNS
 from coterie.engines.torch.pretrained import LanguageModel
 
 # Copying the weights costs about what so many tokens do.
@@ -75,6 +76,8 @@ class LlamaStep:
         self.query_heads = first.q_proj.out_features // self.width
         self.key_heads = first.k_proj.out_features // self.width
         self.wide = len(base.norm.weight) ** 0.5
+        self.is_steady = getattr(base.rotary_emb, "rope_type", "default") in STEADY_TURNS
+        self.turns: tuple[Tensor, Tensor] | None = None  # [1, positions, width] each
         self.blocks = [
             Block(
                 attention_in=dense(
@@ -99,10 +102,8 @@ class LlamaStep:
         # what is multiplied after that is in the weights already.
         longer = F.pad(embedded, (0, 1), value=self.wide * norm.variance_epsilon**0.5)
         states = longer[:, :-1]
-        cos, sin = self.base.rotary_emb(embedded, positions)
+        cos, sin = self._turns(embedded, positions)
         half = self.width // 2
-        # Half of the rotation is the other half's, negated.
-        sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
         turning = self.query_heads + self.key_heads
         for place, block in enumerate(self.blocks):
             heads = through(states / longer.norm(dim=-1, keepdim=True), block.attention_in)
@@ -115,6 +116,20 @@ class LlamaStep:
             gate, up = inner.chunk(2, -1)
             add_through(states, block.activation(gate) * up, block.inner_out)
         return F.rms_norm(states, norm.weight.shape, norm.weight, norm.variance_epsilon)
+
+    def _turns(self, states: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """[rows, 1] -> [rows, 1, width] each: how these positions turn; known ones are looked up."""
+        if self.turns is None or int(positions.max()) >= self.turns[0].shape[1]:
+            known = torch.arange(2 * int(positions.max()) + 64)[None] if self.is_steady else positions
+            cos, sin = self.base.rotary_emb(states, known)
+            half = self.width // 2
+            # Half of the rotation is the other half's, negated.
+            sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
+            if not self.is_steady:
+                return cos, sin
+            self.turns = cos, sin
+        cos, sin = (each[0].index_select(0, positions[:, 0])[:, None] for each in self.turns)
+        return cos, sin
 
 
 class Alone:

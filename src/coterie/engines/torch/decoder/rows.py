@@ -117,13 +117,16 @@ class StaticRows:
             if padding is not None:
                 padding = F.pad(padding, (0, self.filled + 1 - self.longest))
             mixed = score_keys(queries, keys, scaling, padding).softmax(-1) @ values
-        grouped = mixed.view(self.num_groups, self.key_heads, self.siblings, -1, mixed.shape[-1])
-        return grouped.transpose(1, 2).reshape(len(query), 1, -1, mixed.shape[-1])
+        if self.siblings > 1:
+            mixed = mixed.view(self.num_groups, self.key_heads, self.siblings, -1, mixed.shape[-1]).transpose(1, 2)
+        return mixed.reshape(len(query), 1, -1, mixed.shape[-1])
 
     def _by_head(self, states: Tensor) -> Tensor:
         """[rows, heads, 1, width] -> [groups x key heads x siblings, heads of that key head, width]"""
-        grouped = states.view(self.num_groups, self.siblings, self.key_heads, -1, states.shape[-1])
-        return grouped.transpose(1, 2).reshape(len(states) * self.key_heads, -1, states.shape[-1])
+        rows = len(states) * self.key_heads
+        if self.siblings > 1:
+            states = states.view(self.num_groups, self.siblings, self.key_heads, -1, states.shape[-1]).transpose(1, 2)
+        return states.reshape(rows, -1, states.shape[-1])
 
     def _attend_shared(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
         """As if the shared prompt stood before each row: the queries of siblings are the rows of one matrix."""

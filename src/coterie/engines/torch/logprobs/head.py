@@ -98,7 +98,7 @@ class TakenLogprobs(torch.autograd.Function):
         slopes = (
             torch.empty(len(sources), hidden.shape[1], dtype=hidden.dtype, device=hidden.device) if at_once else None
         )
-        found = []
+        found, ctx.kept = [], None
         for part in parts(len(sources), chunk):
             bits = None if legal is None else legal[part]
             logits = hidden[sources[part]] @ weight.T
@@ -108,6 +108,8 @@ class TakenLogprobs(torch.autograd.Function):
                 turned = kernels.turn(logits, taken[part], bits, sharpness, read[2], read[1], ones, None)
                 torch.mm(turned, weight, out=slopes[part])
             found.append(read)
+            if len(sources) <= chunk and ctx.needs_input_grad[1]:
+                ctx.kept = logits  # all of them together are no more than a chunk: backward need not make them again
             del logits
         logprobs, entropies, sums = (torch.cat(each) for each in zip(*found, strict=True))
         ctx.save_for_backward(hidden, weight, sources, taken, legal, entropies, sums, slopes)
@@ -126,17 +128,19 @@ class TakenLogprobs(torch.autograd.Function):
                 to_hidden.index_add_(0, sources[part], slopes[part] * grads[part, None])
             return (to_hidden.to(hidden.dtype), *[None] * 7)
         to_weight = torch.zeros(weight.shape, device=weight.device) if ctx.needs_input_grad[1] else None
+        kept, ctx.kept = ctx.kept, None
         for part in parts(len(sources), ctx.chunk):
             states = hidden[sources[part]]
+            logits = states @ weight.T if kept is None else kept
             slope = None if entropy_grads is None else entropy_grads[part].contiguous()
             bits = None if legal is None else legal[part]
             turned = ctx.kernels.turn(
-                states @ weight.T, taken[part], bits, ctx.sharpness, sums[part], entropies[part], grads[part], slope
+                logits, taken[part], bits, ctx.sharpness, sums[part], entropies[part], grads[part], slope
             )
             to_hidden.index_add_(0, sources[part], (turned @ weight).float())
             if to_weight is not None:
                 to_weight += turned.T @ states
-            del turned
+            del turned, logits
         return (
             to_hidden.to(hidden.dtype),
             None if to_weight is None else to_weight.to(weight.dtype),

@@ -137,7 +137,7 @@ class Sheet:
     places: Tensor | None  # [stretches x longest] among their tokens, padding repeats the first; None: there is none
     cells: Tensor  # [tokens] the way back
     prompts: Tensor | None  # [stretches x tokens of the longest prompt] among those of the prompts
-    seen: Tensor | None  # [tokens, keys], for each stretch if their prompts differ in length
+    seen: Tensor | None  # [tokens, keys], for each stretch if their prompts differ in length; None: what came before
 
     @classmethod
     def of(cls, stretches: list[Stretch], device: torch.device) -> Sheet:
