@@ -179,16 +179,16 @@ def test_a_quicker_step_is_the_models_own_with_its_adapter(folder: Path) -> None
     with torch.enable_grad():
         teach(engine)
     before = {name: value.clone() for name, value in engine.model.named_parameters()}
-    step = find_step(engine.model, WORTH_IT)
+    step = find_step(engine.model, WORTH_IT, 64)
     assert step is not None
     mine, models = hidden_states(engine.model, step)
     torch.testing.assert_close(mine, models, atol=1e-5, rtol=0)
     with engine.adapter.disable_adapter():
-        without, base = hidden_states(engine.model, LlamaStep(engine.model))
+        without, base = hidden_states(engine.model, LlamaStep(engine.model, 64))
     torch.testing.assert_close(without, base, atol=1e-5, rtol=0)
     assert float((mine - without).abs().max()) > 0.01
     assert all(torch.equal(value, before[name]) for name, value in engine.model.named_parameters())
-    assert find_step(engine.model, WORTH_IT - 1) is None
+    assert find_step(engine.model, WORTH_IT - 1, 64) is None
 
 
 SIZES: dict[str, Any] = {
@@ -219,7 +219,7 @@ def test_models_of_other_kinds_keep_their_own_step(config: Any, quicker: bool) -
     torch.manual_seed(0)
     model = LanguageModel(transformers.AutoModelForCausalLM.from_config(config).eval())
     with torch.inference_mode():
-        assert (find_step(model, WORTH_IT) is not None) == quicker
+        assert (find_step(model, WORTH_IT, 64) is not None) == quicker
     drawn = dict(decode(model, [[1, 2, 3], [4]], 2, (0,), 8, GREEDY, torch.Generator()))
     theirs = greedy_answers(model.causal, [[1, 2, 3], [4]], 8)
     assert [drawn[row].tokens.tolist() for row in range(4)] == [theirs[0], theirs[0], theirs[1], theirs[1]]

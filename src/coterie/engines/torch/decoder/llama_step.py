@@ -44,7 +44,7 @@ def dense(layers: Sequence[Any], scale: Tensor | None = None) -> tuple[Tensor, T
 
 def through(states: Tensor, layer: tuple[Tensor, Tensor | None]) -> Tensor:
     weight, bias = layer
-    return states @ weight if bias is None else torch.addmm(bias, states, weight)
+    return torch.mm(states, weight) if bias is None else torch.addmm(bias, states, weight)
 
 
 def add_through(stream: Tensor, states: Tensor, layer: tuple[Tensor, Tensor | None]) -> None:
@@ -69,15 +69,16 @@ class Block:
 class LlamaStep:
     """A copy of the weights for the duration of a call, so that it cannot be stale."""
 
-    def __init__(self, model: LanguageModel) -> None:
+    def __init__(self, model: LanguageModel, num_positions: int) -> None:
         base = model.causal.base_model
         self.base, first = base, base.layers[0].self_attn
         self.width, self.scaling = first.head_dim, first.scaling
         self.query_heads = first.q_proj.out_features // self.width
         self.key_heads = first.k_proj.out_features // self.width
         self.wide = len(base.norm.weight) ** 0.5
-        self.is_steady = getattr(base.rotary_emb, "rope_type", "default") in STEADY_TURNS
-        self.turns: tuple[Tensor, Tensor] | None = None  # [1, positions, width] each
+        self.turns: list[Tensor] = []  # [positions, width] each, where they do not depend on the length
+        if getattr(base.rotary_emb, "rope_type", "default") in STEADY_TURNS:
+            self.turns = [each[0] for each in self._turns(torch.arange(num_positions)[None])]
         self.blocks = [
             Block(
                 attention_in=dense(
@@ -102,7 +103,10 @@ class LlamaStep:
         # what is multiplied after that is in the weights already.
         longer = F.pad(embedded, (0, 1), value=self.wide * norm.variance_epsilon**0.5)
         states = longer[:, :-1]
-        cos, sin = self._turns(embedded, positions)
+        if self.turns:
+            cos, sin = (each.index_select(0, positions[:, 0])[:, None] for each in self.turns)
+        else:
+            cos, sin = self._turns(positions)
         half = self.width // 2
         turning = self.query_heads + self.key_heads
         for place, block in enumerate(self.blocks):
@@ -117,19 +121,12 @@ class LlamaStep:
             add_through(states, block.activation(gate) * up, block.inner_out)
         return F.rms_norm(states, norm.weight.shape, norm.weight, norm.variance_epsilon)
 
-    def _turns(self, states: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """[rows, 1] -> [rows, 1, width] each: how these positions turn; known ones are looked up."""
-        if self.turns is None or int(positions.max()) >= self.turns[0].shape[1]:
-            known = torch.arange(2 * int(positions.max()) + 64)[None] if self.is_steady else positions
-            cos, sin = self.base.rotary_emb(states, known)
-            half = self.width // 2
-            # Half of the rotation is the other half's, negated.
-            sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
-            if not self.is_steady:
-                return cos, sin
-            self.turns = cos, sin
-        cos, sin = (each[0].index_select(0, positions[:, 0])[:, None] for each in self.turns)
-        return cos, sin
+    def _turns(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """How positions [rows, T] turn: [rows, T, width] each."""
+        cos, sin = self.base.rotary_emb(self.base.embed_tokens.weight[:1], positions)
+        half = self.width // 2
+        # Half of the rotation is the other half's, negated.
+        return cos, torch.cat([-sin[..., :half], sin[..., half:]], -1)
 
 
 class Alone:
@@ -153,16 +150,16 @@ def is_like_llama(causal: Any) -> bool:
     return all(getattr(norm, "variance_epsilon", 0) == getattr(base.norm, "variance_epsilon", 1) for norm in norms)
 
 
-def find_step(model: LanguageModel, num_tokens: int) -> LlamaStep | None:
-    """The step for this model, if it pays and if it computes what the model does."""
+def find_step(model: LanguageModel, num_tokens: int, num_positions: int) -> LlamaStep | None:
+    """The step for this model, if it pays for so many tokens and if it computes what the model does."""
     weights = model.causal.get_input_embeddings().weight
     if model.device.type != "cpu" or weights.dtype != torch.float32:
         return None
     if num_tokens < WORTH_IT or model.why_plain or not is_like_llama(model.causal):
         return None
-    step = LlamaStep(model)
+    step = LlamaStep(model, num_positions)
     tokens = torch.arange(1, 5) % model.vocabulary
-    positions = 7 * torch.arange(4)[:, None]
+    positions = 7 * torch.arange(4)[:, None] % num_positions
     wanted = model(tokens[:, None], positions=positions, layout=Alone())[:, 0]
     # Others have the same parts and multiply or rotate otherwise.
     return step if torch.allclose(step(tokens, positions, Alone()), wanted, rtol=1e-3, atol=1e-4) else None

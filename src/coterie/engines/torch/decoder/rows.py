@@ -45,7 +45,7 @@ class StaticRows:
         """Compute each prompt once, then give every sibling its row."""
         tokens, real = pad_left(prompts, model.device)
         self.model, self.longest, self.key_heads = model, tokens.shape[1], 0
-        self.step = find_step(model, len(prompts) * group_size * max_tokens)
+        self.step = find_step(model, len(prompts) * group_size * max_tokens, self.longest + max_tokens)
         self.cache: list[list[Tensor]] = [[], []]  # keys and values of each layer
         self.prompt: list[list[Tensor]] = [[], []]
         self.padding = None if bool(real.all()) else real
@@ -116,7 +116,7 @@ class StaticRows:
             padding = self.padding
             if padding is not None:
                 padding = F.pad(padding, (0, self.filled + 1 - self.longest))
-            mixed = score_keys(queries, keys, scaling, padding).softmax(-1) @ values
+            mixed = torch.bmm(score_keys(queries, keys, scaling, padding).softmax(-1), values)
         if self.siblings > 1:
             mixed = mixed.view(self.num_groups, self.key_heads, self.siblings, -1, mixed.shape[-1]).transpose(1, 2)
         return mixed.reshape(len(query), 1, -1, mixed.shape[-1])
