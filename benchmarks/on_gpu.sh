@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that benchmarks/RESULTS.md tells of language models and small policies on a GPU, the most important first.
 #   benchmarks/on_gpu.sh OUT          # about twelve minutes; figures and logs go to OUT
-# TRL joins in where it is installed, vLLM too. Each part has its time; what fails leaves its log and stops nobody.
+# TRL joins in where it is installed, vLLM and SmolLM2 too. Each part has its time; what fails leaves its log and stops nobody.
 set -u
 out=${1:?where the figures go}
 here=$(dirname "$0")
@@ -24,4 +24,5 @@ run step 150 step --device cuda --shapes 0.5B --prompt 128 --answer 128 --group 
 run learner 110 learner --only checks,memory,1.5B,7B,siblings,compiled
 run learner-7B 170 learner --only "plain 7B,compiled 7B"
 run small 140 small --device cuda
+run check 90 rollout --device cuda --check 64 128
 run generate 90 rollout --device cuda --shapes 0.5B --group 8 64 --samplers ours generate --rounds 1

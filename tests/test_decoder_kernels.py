@@ -89,6 +89,7 @@ SHAPES = [
     (6, 6, 96, True, False),
     (8, 1, 32, False, False),
     (4, 2, 8, True, False),
+    (3, 1, 20, True, False),
 ]
 
 

@@ -76,8 +76,9 @@ class Decoder:
         from coterie.engines.torch.decoder.early import FEW_ROWS
         from coterie.engines.torch.decoder.narrow import have_room
 
-        narrow = f"up to {FEW_ROWS} rows by Triton kernels, others " if have_room(self.device, self.shape[-1]) else ""
-        return f"sampling by CUDA graphs over {layers}, products of {narrow or 'all rows '}by the library"
+        ours = not self.why_own_layers and have_room(self.device, self.model.causal.dtype)
+        products = f", products of up to {FEW_ROWS} rows by Triton kernels" if ours else ""
+        return f"sampling by CUDA graphs over {layers}{products}"
 
     def make_room(self, num_prompts: int, longest_prompt: int, num_answers: int, max_tokens: int) -> Steps:
         """Slots for as many answers as fit; graphs know only the slots they were captured with."""

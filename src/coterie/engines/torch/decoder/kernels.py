@@ -265,6 +265,8 @@ def attend(
     norm = turning is not None and turning.query_weight is not None
     tuning = attend_tuning(query, heads // kv_heads)
     together = tuning["TOGETHER"]
+    # Others hide by their number that they wait; and only whole sixteens of bytes can be asked for.
+    asks = count * kv_heads <= ALONE and width * query.element_size() % 16 == 0
     options: dict[str, Any] = {
         "KV_HEADS": kv_heads,
         "GROUP": heads // kv_heads,
@@ -274,7 +276,7 @@ def attend(
         **tuning,
         "TURN": turning is not None,
         "NORM": norm,
-        "LANES": 32 * tuning["num_warps"] if count * kv_heads <= ALONE else 0,
+        "LANES": 32 * tuning["num_warps"] if asks else 0,
         "PRECISION": "tf32" if query.dtype == torch.bfloat16 else "ieee",
     }
     _attend[(triton.cdiv(count, together), kv_heads)](
