@@ -109,7 +109,6 @@ def make_ours(case: Case, folder: Path, prompts: list[list[int]], clock: Clock) 
         warmup_steps=0,
         schedule="constant",
         micro_batch_tokens=case.micro * (case.prompt + case.answer),
-        logprob_chunk=max(1024, case.micro * case.answer if case.device == "cpu" else 0),
     )
     trainer = GRPOTrainer(config, world=EvenNumbers(prompts))
     # Loaded by the model's name, the tokenizer would take numbers apart.

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -76,10 +77,14 @@ class LanguageModel(nn.Module):
     def plain_head(self) -> nn.Linear | None:
         """The head, if logits are what its matrix makes of hidden states, times logit_scale."""
         head = self.causal.get_output_embeddings()
-        capped = getattr(self.causal.config.get_text_config(), "final_logit_softcapping", None)
-        return head if type(head) is nn.Linear and head.bias is None and not capped else None
+        return head if type(head) is nn.Linear and head.bias is None and not self.logit_cap else None
 
-    @property
+    @cached_property
+    def logit_cap(self) -> float | None:
+        """Between which bounds some families keep their logits."""
+        return getattr(self.causal.config.get_text_config(), "final_logit_softcapping", None)  # Gemma
+
+    @cached_property
     def logit_scale(self) -> float:
         """What some families multiply their logits by."""
         config = self.causal.config.get_text_config()
@@ -113,8 +118,8 @@ class LanguageModel(nn.Module):
         logits = self.causal.get_output_embeddings()(hidden).float()
         if self.logit_scale != 1:
             logits = logits * self.logit_scale
-        if cap := getattr(self.causal.config.get_text_config(), "final_logit_softcapping", None):  # Gemma
-            logits = cap * torch.tanh(logits / cap)
+        if self.logit_cap:
+            logits = self.logit_cap * torch.tanh(logits / self.logit_cap)
         return cast(Tensor, logits)
 
     def learn(self, learning: bool) -> None:

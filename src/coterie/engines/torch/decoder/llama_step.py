@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.linalg import vector_norm
 
 from coterie.engines.torch.attention import Layout
 from coterie.engines.torch.decoder.layers import STEADY_TURNS
@@ -76,6 +77,7 @@ class LlamaStep:
         self.query_heads = first.q_proj.out_features // self.width
         self.key_heads = first.k_proj.out_features // self.width
         self.wide = len(base.norm.weight) ** 0.5
+        self.last: Tensor = base.norm.weight * self.wide
         self.turns: list[Tensor] = []  # [positions, width] each, where they do not depend on the length
         if getattr(base.rotary_emb, "rope_type", "default") in STEADY_TURNS:
             self.turns = [each[0] for each in self._turns(torch.arange(num_positions)[None])]
@@ -98,10 +100,10 @@ class LlamaStep:
     def __call__(self, tokens: Tensor, positions: Tensor, layout: Layout) -> Tensor:
         """[rows], [rows, 1] -> [rows, width]"""
         embedded = self.base.embed_tokens(tokens)
-        norm = self.base.norm
+        rows = tokens.shape[0]
         # A root-mean-square norm divides by the length of the states and of one more number, which stands for its eps;
         # what is multiplied after that is in the weights already.
-        longer = F.pad(embedded, (0, 1), value=self.wide * norm.variance_epsilon**0.5)
+        longer = F.pad(embedded, (0, 1), value=self.wide * self.base.norm.variance_epsilon**0.5)
         states = longer[:, :-1]
         if self.turns:
             cos, sin = (each.index_select(0, positions[:, 0])[:, None] for each in self.turns)
@@ -110,16 +112,17 @@ class LlamaStep:
         half = self.width // 2
         turning = self.query_heads + self.key_heads
         for place, block in enumerate(self.blocks):
-            heads = through(states / longer.norm(dim=-1, keepdim=True), block.attention_in)
-            heads = heads.view(len(tokens), -1, self.width)
+            heads = through(states / vector_norm(longer, dim=-1, keepdim=True), block.attention_in)
+            heads = heads.view(rows, -1, self.width)
             turned = torch.addcmul(heads[:, :turning] * cos, heads[:, :turning].roll(half, -1), sin)
             query, key = turned[:, : self.query_heads, None], turned[:, self.query_heads :, None]
             mixed = layout.attend(place, query, key, heads[:, turning:, None], self.scaling)
-            add_through(states, mixed.reshape(len(tokens), -1), block.attention_out)
-            inner = through(states / longer.norm(dim=-1, keepdim=True), block.inner_in)
+            add_through(states, mixed.reshape(rows, -1), block.attention_out)
+            inner = through(states / vector_norm(longer, dim=-1, keepdim=True), block.inner_in)
             gate, up = inner.chunk(2, -1)
             add_through(states, block.activation(gate) * up, block.inner_out)
-        return F.rms_norm(states, norm.weight.shape, norm.weight, norm.variance_epsilon)
+        normed: Tensor = states / vector_norm(longer, dim=-1, keepdim=True)
+        return normed * self.last
 
     def _turns(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """How positions [rows, T] turn: [rows, T, width] each."""

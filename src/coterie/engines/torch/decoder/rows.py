@@ -119,11 +119,11 @@ class StaticRows:
             mixed = torch.bmm(score_keys(queries, keys, scaling, padding).softmax(-1), values)
         if self.siblings > 1:
             mixed = mixed.view(self.num_groups, self.key_heads, self.siblings, -1, mixed.shape[-1]).transpose(1, 2)
-        return mixed.reshape(len(query), 1, -1, mixed.shape[-1])
+        return mixed.reshape(query.shape[0], 1, -1, mixed.shape[-1])
 
     def _by_head(self, states: Tensor) -> Tensor:
         """[rows, heads, 1, width] -> [groups x key heads x siblings, heads of that key head, width]"""
-        rows = len(states) * self.key_heads
+        rows = states.shape[0] * self.key_heads
         if self.siblings > 1:
             states = states.view(self.num_groups, self.siblings, self.key_heads, -1, states.shape[-1]).transpose(1, 2)
         return states.reshape(rows, -1, states.shape[-1])
