@@ -6,7 +6,8 @@ A actions (tokens the policy chose). One alignment rule: entry t is about tokens
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -77,6 +78,19 @@ class Group:
     @property
     def answers(self) -> list[str]:
         return [completion.text for completion in self.completions]
+
+
+def as_groups(
+    tasks: Sequence[Task], group_size: int, drawn: Iterable[tuple[int, Completion]]
+) -> Iterator[tuple[int, Group]]:
+    """(place, group) as soon as its last answer is there; answers come with their row, siblings side by side."""
+    waiting: dict[int, dict[int, Completion]] = defaultdict(dict)
+    for row, completion in drawn:
+        place, sibling = divmod(row, group_size)
+        waiting[place][sibling] = completion
+        if len(waiting[place]) == group_size:
+            siblings = waiting.pop(place)
+            yield place, Group(tasks[place], [siblings[i] for i in range(group_size)])
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from coterie.engines.torch.policy import TorchPolicy
 from coterie.engines.torch.small.decoding import Drawn, decode
 from coterie.engines.torch.small.graphs import GraphDecoder
 from coterie.engines.torch.small.transformer import PolicyShape
-from coterie.rollouts import Completion, Finish, Group, Task, make_batch
+from coterie.rollouts import Completion, Finish, Group, Task, as_groups, make_batch
 from coterie.worlds.base import Example, Language, LanguageError, TabledConstraint, trace_legal
 
 
@@ -46,23 +46,22 @@ class CausalEngine(TorchPolicy):
         max_tokens = min(sampling.max_tokens or room, room)
         stream = self.stream(sampling)
         at_once = self.graphs.tasks_at_once(prompts, group_size, max_tokens) if self.graphs else len(tasks)
-        waiting: dict[int, dict[int, Completion]] = {i: {} for i in range(len(tasks))}
-        for start in range(0, len(tasks), max(at_once, 1)):
-            asked = prompts[start : start + at_once]
-            constraint = language.constraint([t for t in tasks[start : start + at_once] for _ in range(group_size)])
-            for token in begun:
-                constraint.advance(np.full(len(asked) * group_size, token))
-            if self.graphs:
-                drawn = self.graphs.decode(asked, group_size, constraint, max_tokens, sampling, stream)
-            else:
-                end = language.end
-                drawn = decode(self.model, asked, group_size, constraint, end, max_tokens, sampling, stream)
-            for row, answer in drawn:
-                place, sibling = start + row // group_size, row % group_size
-                waiting[place][sibling] = self._complete(prompts[place], answer, begun)
-                if len(waiting[place]) == group_size:
-                    siblings = waiting.pop(place)
-                    yield place, Group(tasks[place], [siblings[i] for i in range(group_size)])
+
+        def completions() -> Iterator[tuple[int, Completion]]:
+            for start in range(0, len(tasks), max(at_once, 1)):
+                asked = prompts[start : start + at_once]
+                constraint = language.constraint([t for t in tasks[start : start + at_once] for _ in range(group_size)])
+                for token in begun:
+                    constraint.advance(np.full(len(asked) * group_size, token))
+                if self.graphs:
+                    drawn = self.graphs.decode(asked, group_size, constraint, max_tokens, sampling, stream)
+                else:
+                    end = language.end
+                    drawn = decode(self.model, asked, group_size, constraint, end, max_tokens, sampling, stream)
+                for row, answer in drawn:
+                    yield start * group_size + row, self._complete(asked[row // group_size], answer, begun)
+
+        yield from as_groups(tasks, group_size, completions())
 
     def _complete(self, prompt: list[int], answer: Drawn, begun: Sequence[int] = ()) -> Completion:
         start, end = len(prompt), len(prompt) + len(answer.tokens)

@@ -35,7 +35,7 @@ from coterie.engines.torch.pretrained import (
     load_pretrained,
 )
 from coterie.engines.torch.small.decoding import Drawn
-from coterie.rollouts import Batch, Completion, Finish, Floats, Group, Task, make_batch
+from coterie.rollouts import Batch, Completion, Finish, Floats, Group, Task, as_groups, make_batch
 from coterie.worlds.base import Constraint, Example, read_messages
 
 ADAPTER_FILE = "adapter_model.safetensors"
@@ -150,23 +150,21 @@ class LanguageModelEngine:
         begun = self.encode_answer(sampling.begin) if sampling.begin else []
         prompts = [self.encode_prompt(self.instruction(task)) + begun for task in tasks]
         max_tokens = sampling.max_tokens or LONGEST
-        waiting: dict[int, dict[int, Completion]] = {i: {} for i in range(len(tasks))}
         stream = self.generator
         if sampling.seed is not None:
             stream = torch.Generator(self.device).manual_seed(sampling.seed)
         decode = self.decoder.decode if self.decoder else partial(decode_plainly, self.model)
-        try:
+
+        def completions() -> Iterator[tuple[int, Completion]]:
             at_once = self._prompts_at_once(prompts, group_size, max_tokens)
             for start in range(0, len(prompts), at_once):
-                some = prompts[start : start + at_once]
-                constraint = self._constraint(len(some) * group_size, begun)
-                drawn = decode(some, group_size, self.ends, max_tokens, sampling, stream, constraint)
-                for row, answer in drawn:
-                    place, sibling = start + row // group_size, row % group_size
-                    waiting[place][sibling] = self._complete(prompts[place], answer, begun)
-                    if len(waiting[place]) == group_size:
-                        siblings = waiting.pop(place)
-                        yield place, Group(tasks[place], [siblings[i] for i in range(group_size)])
+                asked = prompts[start : start + at_once]
+                constraint = self._constraint(len(asked) * group_size, begun)
+                for row, answer in decode(asked, group_size, self.ends, max_tokens, sampling, stream, constraint):
+                    yield start * group_size + row, self._complete(asked[row // group_size], answer, begun)
+
+        try:
+            yield from as_groups(tasks, group_size, completions())
         except torch.OutOfMemoryError:
             raise OutOfStep(
                 f"memory does not suffice to sample {len(tasks)} x {group_size} answers of up to {max_tokens} tokens "

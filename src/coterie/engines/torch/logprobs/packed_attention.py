@@ -98,6 +98,11 @@ class Stretch:
     prompt: int = 0  # where it begins
     prompt_length: int = 0
 
+    @property
+    def cells(self) -> int:
+        """Queries times keys."""
+        return self.length * (self.prompt_length + self.length)
+
 
 def by_sheet(packed: Packed) -> Iterator[list[Stretch]]:
     """Prompts, then answers to them, then rows for themselves: the longest first, and those together that are alike."""
@@ -117,12 +122,11 @@ def by_sheet(packed: Packed) -> Iterator[list[Stretch]]:
         for stretch in sorted(kind, key=lambda each: -each.length):
             longest = sheet[0].length if sheet else stretch.length
             most = max(most, stretch.prompt_length)
-            cells += stretch.length * (stretch.prompt_length + stretch.length)
+            cells += stretch.cells
             padded = (len(sheet) + 1) * longest * (most + longest)
             if sheet and (padded > PADDING_COSTS * cells or padded > LARGEST_SHEET):
                 yield sheet
-                sheet, most = [], stretch.prompt_length
-                cells = stretch.length * (stretch.prompt_length + stretch.length)
+                sheet, most, cells = [], stretch.prompt_length, stretch.cells
             sheet.append(stretch)
         if sheet:
             yield sheet
