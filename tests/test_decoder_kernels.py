@@ -47,6 +47,22 @@ def test_add_norm(dtype: torch.dtype, width: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [64, 900])
+def test_begin(dtype: torch.dtype, width: int) -> None:
+    slots = Slots(Room(3, 150, 6, 140), 1, 1, 16, dtype, DEVICE)
+    slots.prompt_length.copy_(torch.tensor([9, 149, 65, 0]))
+    slots.prompt.copy_(torch.tensor([0, 1, 2, 1, 0, 2, 3]))
+    slots.length.copy_(torch.tensor([0, 3, 139, 64, 65, 1, 0]))
+    slots.token.copy_(torch.tensor([5, 0, 99, 7, 8, 6, 1]))
+    table = random(100, width, dtype=dtype)
+    active = torch.tensor([4, 0, 2, 3, 6], dtype=torch.int32, device=DEVICE)
+    (rows, states), (twin, wanted) = (do.begin(slots, active, table) for do in (kernels, twins))
+    assert torch.equal(states, wanted)
+    for name in ("slot", "prompt", "before", "past"):
+        assert torch.equal(getattr(rows, name), getattr(twin, name)), name
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_gate(dtype: torch.dtype) -> None:
     both = random(3, 3000, dtype=dtype)
     same(kernels.gate(both), twins.gate(both))
@@ -54,20 +70,23 @@ def test_gate(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("rows", [1, 8, 24, 64])
 @pytest.mark.parametrize("parts", [1, 2, 3])
-def test_narrow_products(rows: int, parts: int) -> None:
+@pytest.mark.parametrize("extra", [0, 16])
+def test_narrow_products(rows: int, parts: int, extra: int) -> None:
     dtype = DTYPES[-1]
     x, weight, bias = random(rows, 256, dtype=dtype), random(200, 256, dtype=dtype), random(200, dtype=dtype)
     poisoned = torch.full((parts, rows, 200), torch.nan, device=DEVICE, dtype=dtype if parts == 1 else torch.float32)
-    narrow.product(x, weight, bias, narrow.Cut(32, 64, 3, parts), out=poisoned)
+    narrow.product(x, weight, bias, narrow.Cut(32, 64, 3, parts, extra), out=poisoned)
     same(poisoned.sum(0).to(dtype), twins.linear(x, weight, bias))
 
 
 @pytest.mark.parametrize("rows", [3, 64])
-def test_narrow_products_that_gate(rows: int) -> None:
+@pytest.mark.parametrize("extra", [0, 4, 16])
+def test_narrow_products_that_gate(rows: int, extra: int) -> None:
     dtype = DTYPES[-1]
     x, weight = random(rows, 256, dtype=dtype), random(2 * 100, 256, dtype=dtype) / 16
     poisoned = torch.full((rows, 100), torch.nan, device=DEVICE, dtype=dtype)
-    same(narrow.product(x, weight, None, narrow.Cut(32, 64, 3), gated=True, out=poisoned), twins.gated(x, weight))
+    narrow.product(x, weight, None, narrow.Cut(32, 64, 3, extra=extra), gated=True, out=poisoned)
+    same(poisoned, twins.gated(x, weight))
 
 
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="the library multiplies what is no bfloat16")

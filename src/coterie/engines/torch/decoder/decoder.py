@@ -19,6 +19,7 @@ from coterie.engines.torch.decoder.slots import ENDS, Room, Slots, bytes_a_place
 from coterie.engines.torch.decoder.steps import BUCKETS, PROMPT_STEP, Steps, is_narrow
 from coterie.engines.torch.pretrained import LanguageModel
 from coterie.engines.torch.small.decoding import Drawn
+from coterie.engines.torch.transfer import to_device
 from coterie.rollouts import Bits, Finish, Ints, pack_bits
 from coterie.worlds.base import Constraint
 
@@ -138,7 +139,7 @@ class Decoder:
         slots = steps.slots
         slots.temperature.fill_(sampling.temperature or 1.0)
         slots.seed.fill_(int(torch.randint(2**62, (1,), generator=generator, device=generator.device)))
-        slots.ends.copy_(torch.tensor([*ends, *[-1] * (ENDS - len(ends))], dtype=torch.int32))
+        slots.ends.copy_(to_device(np.array([*ends, *[-1] * (ENDS - len(ends))], np.int32), self.device))
         if is_narrow(sampling) or constraint is not None:
             slots.keep_support(-(-self.model.vocabulary // 8))
         steps.read_prompts(prompts)
@@ -248,7 +249,7 @@ class Decoder:
         lengths = look.length.numpy()[list(done)]
         longest = int(lengths.max())
         with torch.cuda.stream(self.aside):
-            which = torch.tensor(list(done), device=self.device)
+            which = to_device(np.array(done), self.device)
             tokens = slots.tokens[which, :longest].cpu().numpy().astype(np.int64)
             logprobs = slots.logprobs[which, :longest].cpu().numpy()
             support = slots.support[which, :longest].cpu().numpy() if keeps and slots.support is not None else None
@@ -280,16 +281,12 @@ class Order:
             return False
         answers = [self.waiting.popleft() for _ in free]
         prompts = np.array(answers) // self.group_size
-        where = torch.tensor(free, device=self.slots.token.device)
-
-        def put(buffer: Tensor, values: Ints | Sequence[int]) -> None:
-            buffer[where] = torch.tensor(np.asarray(values, np.int32), device=buffer.device)
-
-        put(self.slots.answer, answers)
-        put(self.slots.prompt, prompts)
-        put(self.slots.token, self.last_tokens[prompts])
-        put(self.slots.limit, self.limits[answers])
-        for cleared in (self.slots.length, self.slots.finished):
-            cleared[where] = 0
+        zeros = np.zeros(len(free), np.int32)
+        slots, told = self.slots, (answers, prompts, self.last_tokens[prompts], self.limits[answers], zeros, zeros)
+        buffers = (slots.answer, slots.prompt, slots.token, slots.limit, slots.length, slots.finished)
+        which, *values = to_device(np.array([free, *told], np.int32), slots.token.device)
+        where = which.long()
+        for buffer, value in zip(buffers, values, strict=True):
+            buffer.index_copy_(0, where, value)
         jobs.update({slot: Job(answer) for slot, answer in zip(free, answers, strict=True)})
         return True

@@ -20,6 +20,35 @@ CHUNK = 4096  # logits a program of `_weigh` reads
 
 
 @triton.jit
+def _begin(
+    active, token, prompt, length, prompt_length, embedding, row_prompt, row_before, row_past, stream, width,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    let_next()
+    row = tl.program_id(0).to(tl.int64)
+    slot = tl.load(active + row)
+    at = tl.arange(0, BLOCK)
+    wait()
+    mine = tl.load(prompt + slot)
+    tl.store(row_prompt + row, mine)
+    tl.store(row_before + row, tl.load(prompt_length + mine))
+    tl.store(row_past + row, tl.load(length + slot))
+    states = tl.load(embedding + tl.load(token + slot).to(tl.int64) * width + at, mask=at < width)
+    tl.store(stream + row * width + at, states, mask=at < width)
+
+
+def begin(slots: Slots, active: Tensor, embedding: Tensor) -> tuple[Rows, Tensor]:
+    count, width = len(active), embedding.shape[1]
+    prompt, before, past = (torch.empty_like(active) for _ in range(3))
+    stream = embedding.new_empty(count, width)
+    _begin[(count,)](
+        active, slots.token, slots.prompt, slots.length, slots.prompt_length, embedding, prompt, before, past, stream,
+        width, triton.next_power_of_2(width), num_warps=4, **early(count),
+    )  # fmt: skip
+    return Rows(active, prompt, before, past), stream
+
+
+@triton.jit
 def _add_norm(stream, more, weight, out, width, part, eps, PARTS: tl.constexpr, BLOCK: tl.constexpr):
     let_next()
     row = tl.program_id(0).to(tl.int64)

@@ -132,14 +132,15 @@ class FusedLayers:
 
     def __call__(self, slots: Slots, active: Tensor) -> Tensor:
         """[rows] -> [rows, width]: hidden states after each row's newest token."""
-        rows = slots.rows(active)
+        rows, stream = self.operations.begin(slots, active, self.embedding.weight.data)
 
         def attend(number: int, qkv: Tensor) -> Tensor:
             q, k, v = (x.unflatten(-1, (-1, self.width)) for x in qkv.split(self.layers[number].qkv.sizes, -1))
             found = self.operations.attend(q, k, v, slots, number, rows, self.scaling, self._turning(number))
             return cast(Tensor, found)
 
-        return self._through(slots.token.index_select(0, active), attend)
+        more = self._through(stream, attend)
+        return cast(Tensor, self.operations.add_norm(stream, more, self.last_norm, self.eps))
 
     def read(self, tokens: Tensor, layout: PromptLayout) -> None:
         """[prompts, length]: keep the keys and values of whole prompts."""
@@ -152,22 +153,26 @@ class FusedLayers:
             q, k, v = (x.view(count, length, -1, self.width).transpose(1, 2) for x in qkv.split(sizes, -1))
             return layout.attend(number, q, k, v, self.scaling).reshape(count * length, -1)
 
-        self._through(tokens.flatten(), attend)
+        self._through(self.embedding(tokens.flatten()), attend, to_last_keys=True)
 
     def _turning(self, number: int) -> Turning:
         layer = self.layers[number]
         return Turning(self.cos, self.sin, layer.query_norm, layer.key_norm, self.eps)
 
-    def _through(self, tokens: Tensor, attend: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """[tokens] -> [tokens, width], with this attention over [tokens, queries, keys and values]."""
+    def _through(
+        self, stream: Tensor, attend: Callable[[int, Tensor], Tensor], to_last_keys: bool = False
+    ) -> Tensor | None:
+        """[tokens, width] with this attention over [tokens, queries, keys and values]; what is still to be added."""
         do, more = self.operations, None
-        stream = self.embedding(tokens)
         for number, layer in enumerate(self.layers):
             qkv = layer.qkv(do.add_norm(stream, more, layer.first_norm, self.eps), do)
-            mixed = layer.out(attend(number, qkv), do, in_parts=True)
+            mixed = attend(number, qkv)
+            if to_last_keys and layer is self.layers[-1]:
+                return None
+            mixed = layer.out(mixed, do, in_parts=True)
             inner = layer.gate_up.gated(do.add_norm(stream, mixed, layer.second_norm, self.eps), do)
             more = layer.down(inner, do, in_parts=True)
-        return cast(Tensor, do.add_norm(stream, more, self.last_norm, self.eps))
+        return more
 
 
 def why_not_fused(causal: Any) -> str:
@@ -179,6 +184,8 @@ def why_not_fused(causal: Any) -> str:
         return f"it gates by {causal.config.hidden_act}"
     if getattr(base.rotary_emb, "rope_type", "default") not in STEADY_TURNS:
         return f"its positions turn by {base.rotary_emb.rope_type}"
+    if type(base.embed_tokens) is not torch.nn.Embedding:
+        return "its embedding is more than a table"
     adapted = {weight.dtype for name, weight in causal.named_parameters() if "lora_" in name}
     if adapted - {causal.dtype}:
         return "its adapter has another precision"

@@ -17,55 +17,83 @@ AT_ONCE = tl.constexpr(132)  # programs that start together
 SHARED_BYTES = 200_000  # that a program may take
 
 
+@triton.jit
+def _lines(weight, first, size, depth, COUNT: tl.constexpr, GATED: tl.constexpr):
+    """Where the weights of so many outputs lie, and whether they are there: each gate's before its up's."""
+    line = tl.arange(0, COUNT)
+    output = first + line
+    place = output
+    if GATED:
+        output = first + line // 2
+        place = output + line % 2 * size
+    return weight + place.to(tl.int64) * depth, output < size
+
+
+@triton.jit
+def _keep(total, bias, out, first, rows, size, is_first, kind: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr):
+    """Write the outputs from this one on."""
+    if GATED:
+        ROWS: tl.constexpr = total.shape[0]
+        gates, ups = tl.split(tl.reshape(total, [ROWS, total.shape[1] // 2, 2]))
+        # Rounded where two kernels would round.
+        gates = gates.to(kind).to(tl.float32)
+        total = (gates / (1.0 + tl.exp(-gates))).to(kind).to(tl.float32) * ups.to(kind).to(tl.float32)
+    row = tl.arange(0, total.shape[0])
+    output = first + tl.arange(0, total.shape[1])
+    inside = output < size
+    if BIAS:
+        total += tl.load(bias + output, mask=inside & is_first, other=0.0).to(tl.float32)[None, :]
+    place = out + row[:, None] * size + output[None, :]
+    tl.store(place, total.to(out.dtype.element_ty), mask=(row < rows)[:, None] & inside[None, :])
+
+
 @triton.jit(do_not_specialize=["steps"])
 def _narrow(
     x, weight, bias, out, rows, size, depth, x_row, steps,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, DEPTH: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, EXTRA: tl.constexpr, DEPTH: tl.constexpr, GATED: tl.constexpr,
+    BIAS: tl.constexpr,
 ):  # fmt: skip
     let_next()
+    each: tl.constexpr = 2 if GATED else 1
     part = tl.program_id(1)
-    output = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = output < size
-    row, d = tl.arange(0, ROWS), tl.arange(0, DEPTH)
+    first = tl.program_id(0) * (BLOCK + EXTRA)
     begin = part * steps * DEPTH
     end = tl.minimum(begin + steps * DEPTH, depth)
-    matrix = weight + output.to(tl.int64) * depth
-    ups = weight + (size + output).to(tl.int64) * depth
+    matrix, inside = _lines(weight, first, size, depth, BLOCK * each, GATED)
+    total = tl.zeros([ROWS, BLOCK * each], tl.float32)
+    if EXTRA:
+        rest, rest_inside = _lines(weight, first + BLOCK, size, depth, EXTRA * each, GATED)
+        more = tl.zeros([ROWS, EXTRA * each], tl.float32)
     if tl.program_id(0) + part * tl.num_programs(0) < AT_ONCE:
-        num_bytes = tl.where(inside, tl.minimum(AHEAD, (end - begin) * 2), 0)
-        ask(matrix + begin, num_bytes)
-        if GATED:
-            ask(ups + begin, num_bytes)
+        num_bytes = tl.minimum(AHEAD, (end - begin) * 2)
+        ask(matrix + begin, tl.where(inside, num_bytes, 0))
+        if EXTRA:
+            ask(rest + begin, tl.where(rest_inside, num_bytes, 0))
     wait()
+    row, d = tl.arange(0, ROWS), tl.arange(0, DEPTH)
     states = x + row[:, None] * x_row + d[None, :]
-    total = tl.zeros([ROWS, BLOCK], tl.float32)
-    more = tl.zeros([ROWS, BLOCK], tl.float32)
     for at in range(begin, end, DEPTH):
         given = tl.load(states + at, mask=(row < rows)[:, None], other=0.0)
         w = tl.load(matrix[:, None] + at + d[None, :], mask=inside[:, None], other=0.0)
         total = tl.dot(given, tl.trans(w), total)
-        if GATED:
-            w = tl.load(ups[:, None] + at + d[None, :], mask=inside[:, None], other=0.0)
+        if EXTRA:
+            w = tl.load(rest[:, None] + at + d[None, :], mask=rest_inside[:, None], other=0.0)
             more = tl.dot(given, tl.trans(w), more)
-    if BIAS:
-        total += tl.load(bias + output, mask=inside & (part == 0), other=0.0).to(tl.float32)[None, :]
-    if GATED:
-        # Rounded where two kernels would round.
-        kind = x.dtype.element_ty
-        gates = total.to(kind).to(tl.float32)
-        total = (gates / (1.0 + tl.exp(-gates))).to(kind).to(tl.float32) * more.to(kind).to(tl.float32)
-    place = out + part * rows * size + row[:, None] * size + output[None, :]
-    tl.store(place, total.to(out.dtype.element_ty), mask=(row < rows)[:, None] & inside[None, :])
+    out += part * rows * size
+    _keep(total, bias, out, first, rows, size, part == 0, x.dtype.element_ty, GATED, BIAS)
+    if EXTRA:
+        _keep(more, bias, out, first + BLOCK, rows, size, part == 0, x.dtype.element_ty, GATED, BIAS)
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How a product is cut: each program makes `block` outputs of every row from its part of the depth."""
+    """How a product is cut: each program makes `block + extra` outputs of every row from its part of the depth."""
 
     block: int
     depth: int  # read at once
     stages: int
     parts: int = 1
+    extra: int = 0  # outputs that make programs as many as processors
 
 
 def cut_for(outputs: int, depth: int, gated: bool = False, in_parts: bool = False) -> Cut:
@@ -101,9 +129,9 @@ def product(
     if out is None:
         out = x.new_empty(rows, size) if cut.parts == 1 else x.new_empty(cut.parts, rows, size, dtype=torch.float32)
     steps = triton.cdiv(depth // cut.depth, cut.parts)
-    _narrow[(triton.cdiv(size, cut.block), cut.parts)](
+    _narrow[(triton.cdiv(size, cut.block + cut.extra), cut.parts)](
         x, weight, weight if bias is None else bias, out, rows, size, depth, x.stride(0), steps,
-        FEW_ROWS, cut.block, cut.depth, gated, bias is not None,
+        FEW_ROWS, cut.block, cut.extra, cut.depth, gated, bias is not None,
         num_warps=4, num_stages=cut.stages, **early(rows),
     )  # fmt: skip
     return out

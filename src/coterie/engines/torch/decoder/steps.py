@@ -16,7 +16,7 @@ from coterie.engines.torch.decoder.reading import DecodeLayout, PromptLayout
 from coterie.engines.torch.decoder.slots import Slots
 from coterie.engines.torch.pretrained import LanguageModel
 from coterie.engines.torch.small.decoding import choose_support
-from coterie.engines.torch.transfer import pack, unpack
+from coterie.engines.torch.transfer import pack, to_device, unpack
 from coterie.rollouts import Bits
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -52,8 +52,8 @@ class Steps:
 
     def read_prompts(self, prompts: Sequence[Sequence[int]]) -> None:
         """Keys and values of every prompt but for its last token, which each sibling reads for itself."""
-        lengths = torch.tensor([len(prompt) - 1 for prompt in prompts], dtype=torch.int32)
-        self.slots.prompt_length[: len(prompts)] = lengths.to(self.device)
+        lengths = np.array([len(prompt) - 1 for prompt in prompts], np.int32)
+        self.slots.prompt_length[: len(prompts)] = to_device(lengths, self.device)
         order = sorted((row for row in range(len(prompts)) if len(prompts[row]) > 1), key=lambda row: len(prompts[row]))
         while order:
             width = -(-(len(prompts[order[-1]]) - 1) // PROMPT_STEP) * PROMPT_STEP
@@ -81,8 +81,8 @@ class Steps:
         padded = np.zeros((size, width), np.int64)
         for row, prompt in enumerate(prompts):
             padded[row, : len(prompt)] = prompt
-        which.copy_(torch.tensor([*rows, *[nobody] * (size - len(rows))]))
-        tokens.copy_(torch.from_numpy(padded))
+        which.copy_(to_device(np.array([*rows, *[nobody] * (size - len(rows))]), self.device))
+        tokens.copy_(to_device(padded, self.device))
         self.graphs["read", size, width]()
 
     # Tokens.
@@ -91,8 +91,8 @@ class Steps:
         """The bucket for these slots, told which they are."""
         size = bucket_of(len(rows))
         nobody = self.slots.room.slots
-        padded = torch.tensor([*rows, *[nobody] * (size - len(rows))], dtype=torch.int32)
-        self.active(size).copy_(padded, non_blocking=True)
+        padded = np.array([*rows, *[nobody] * (size - len(rows))], np.int32)
+        self.active(size).copy_(to_device(padded, self.device))
         return size
 
     def active(self, size: int) -> Tensor:
@@ -168,7 +168,7 @@ class Steps:
 
     def allow(self, size: int, legal: Bits) -> None:
         """Tell a bucket what its first rows may draw."""
-        self.legal(size)[: len(legal)].copy_(torch.from_numpy(legal), non_blocking=True)
+        self.legal(size)[: len(legal)].copy_(to_device(legal, self.device))
 
 
 def plain_head(model: LanguageModel) -> Tensor | None:

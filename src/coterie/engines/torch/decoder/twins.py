@@ -23,6 +23,11 @@ class Turning:
     eps: float = 1e-6
 
 
+def begin(slots: Slots, active: Tensor, embedding: Tensor) -> tuple[Rows, Tensor]:
+    """Where the rows of a batch stand, and the states that their newest tokens begin as."""
+    return slots.rows(active), F.embedding(slots.token.index_select(0, active), embedding)
+
+
 def add_norm(stream: Tensor, more: Tensor | None, weight: Tensor, eps: float) -> Tensor:
     """Add to the stream, in place, and return it normalized (RMSNorm)."""
     if more is not None:
