@@ -54,6 +54,7 @@ class LanguageModel(nn.Module):
     def __init__(self, causal: Any) -> None:
         super().__init__()
         self.causal = causal
+        self.learning: bool | None = None  # as `learn` was told last
         self.compiled: list[tuple[nn.Module, Any]] = []
         self.why_plain = why_not(causal)  # it takes no layouts, and is computed as transformers does
         if not self.why_plain:
@@ -124,6 +125,9 @@ class LanguageModel(nn.Module):
 
     def learn(self, learning: bool) -> None:
         """Adapter dropout and gradient checkpointing are for learning; any other dropout would spoil the ratio."""
+        if learning is self.learning:
+            return
+        self.learning = learning
         for name, module in self.causal.named_modules():
             dropout = ".lora_dropout." in name
             module.training = learning and (dropout or isinstance(module, GradientCheckpointingLayer))
@@ -197,8 +201,8 @@ def load_pretrained(settings: ModelSettings, device: torch.device, seed: int) ->
     causal.to(device).requires_grad_(True)
     if settings.gradient_checkpointing:
         causal.gradient_checkpointing_enable({"use_reentrant": False})
+    causal.eval()
     model = LanguageModel(causal)
-    model.learn(False)
     model.check_halves()
     adapter = None
     if settings.lora_rank:

@@ -9,8 +9,10 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+AVAILABLE = torch.cuda.is_available()
 # Hopper and later have it.
-EARLY = tl.constexpr(torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0))
+EARLY = tl.constexpr(AVAILABLE and torch.cuda.get_device_capability() >= (9, 0))
+PROCESSORS = torch.cuda.get_device_properties(0).multi_processor_count if AVAILABLE else 132
 FEW_ROWS = 64  # with more, kernels are long, and waiting in their places costs more than starting late
 
 

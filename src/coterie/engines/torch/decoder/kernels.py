@@ -10,12 +10,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from coterie.engines.torch.decoder.early import ask_for, early, let_next, wait
+from coterie.engines.torch.decoder.early import PROCESSORS, ask_for, early, let_next, wait
 from coterie.engines.torch.decoder.narrow import cut_for, fits, product
 from coterie.engines.torch.decoder.slots import ENDS, Rows, Slots
 from coterie.engines.torch.decoder.twins import Turning
 
-ALONE = 132  # programs of which each has a processor to itself
 CHUNK = 4096  # logits a program of `_weigh` reads
 
 
@@ -25,10 +24,9 @@ def _begin(
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     let_next()
-    row = tl.program_id(0).to(tl.int64)
-    slot = tl.load(active + row)
-    at = tl.arange(0, BLOCK)
     wait()
+    row, at = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    slot = tl.load(active + row)
     mine = tl.load(prompt + slot)
     tl.store(row_prompt + row, mine)
     tl.store(row_before + row, tl.load(prompt_length + mine))
@@ -74,9 +72,11 @@ def add_norm(stream: Tensor, more: Tensor | None, weight: Tensor, eps: float) ->
     out = torch.empty_like(stream)
     block = triton.next_power_of_2(width)
     parts = 0 if more is None else more.shape[0] if more.dim() == 3 else 1
+    # The first of a token is not early: attention reads what `begin` wrote without waiting for it.
+    launch = early(rows) if parts else {}
     _add_norm[(rows,)](
         stream, stream if more is None else more, weight, out, width, stream.numel(), eps, parts, block,
-        num_warps=4 if block <= 2048 else 8, **early(rows),
+        num_warps=4 if block <= 2048 else 8, **launch,
     )  # fmt: skip
     return out
 
@@ -168,26 +168,31 @@ def turn_prompts(joined: Tensor, heads: int, kv_heads: int, length: int, turning
 
 
 @triton.jit
-def _sweep(
-    query, keys, values, count, looks, best, total, mixed, scaling, d,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
+def _look(
+    query, keys, values, place, count, looks, best, total, mixed, scaling, d,
+    WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Those who look attend to `count` places that lie under each other, going on from what was found before."""
-    at = tl.arange(0, BLOCK)
-    for start in range(0, count, BLOCK):
-        place = start + at
-        ok = (place < count)[:, None] & (d < WIDTH)
-        key = tl.load(keys + place[:, None] * WIDTH + d, mask=ok, other=0.0)
-        value = tl.load(values + place[:, None] * WIDTH + d, mask=ok, other=0.0)
-        score = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scaling
-        score = tl.where(looks[:, None] & (place < count)[None, :], score, -float("inf"))
-        peak = tl.maximum(best, tl.max(score, 1))
-        fade = tl.exp(best - peak)
-        weight = tl.exp(score - peak[:, None])
-        total = total * fade + tl.sum(weight, 1)
-        mixed = mixed * fade[:, None] + tl.dot(weight.to(value.dtype), value, input_precision=PRECISION)
-        best = peak
-    return best, total, mixed
+    """Those who look attend to these of `count` places that lie under each other, going on from what was found."""
+    ok = (place < count)[:, None] & (d < WIDTH)
+    key = tl.load(keys + place[:, None] * WIDTH + d, mask=ok, other=0.0)
+    value = tl.load(values + place[:, None] * WIDTH + d, mask=ok, other=0.0)
+    score = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scaling
+    score = tl.where(looks[:, None] & (place < count)[None, :], score, -float("inf"))
+    peak = tl.maximum(best, tl.max(score, 1))
+    fade = tl.exp(best - peak)
+    weight = tl.exp(score - peak[:, None])
+    total = total * fade + tl.sum(weight, 1)
+    mixed = mixed * fade[:, None] + tl.dot(weight.to(value.dtype), value, input_precision=PRECISION)
+    return peak, total, mixed
+
+
+@triton.jit
+def _stretches(row_slot, row_prompt, row_before, row_past, at, head, prompt_places, places, row_size):
+    """What a row reads: its prompt, how much of it, where; how much of its own, where."""
+    prompt = tl.load(row_prompt + at)
+    shared = (prompt.to(tl.int64) * tl.num_programs(1) + head) * prompt_places * row_size
+    own = (tl.load(row_slot + at).to(tl.int64) * tl.num_programs(1) + head) * places * row_size
+    return prompt, tl.load(row_before + at), shared, tl.load(row_past + at), own
 
 
 @triton.jit
@@ -218,16 +223,15 @@ def _attend(
         position = (tl.load(row_before + row) + past).to(tl.int64)[:, None]
         turn_cos = tl.load(cos + position * WIDTH + d, mask=d < WIDTH, other=0.0).to(tl.float32)
         turn_sin = tl.load(sin + position * WIDTH + d, mask=d < WIDTH, other=0.0).to(tl.float32)
-    # What was written before this token can be asked for before the kernels before this one are done.
-    for sibling in tl.static_range(TOGETHER if LANES > 0 else 0):
-        at = tl.minimum(first + sibling, count - 1)
-        shared = (tl.load(row_prompt + at).to(tl.int64) * KV_HEADS + head) * prompt_places * WIDTH
-        own_start = (tl.load(row_slot + at).to(tl.int64) * KV_HEADS + head) * places * WIDTH
-        before, written = tl.load(row_before + at) * WIDTH, tl.load(row_past + at) * WIDTH
-        ask_for(prompt_keys + shared, before, LANES)
-        ask_for(prompt_values + shared, before, LANES)
-        ask_for(keys + own_start, written, LANES)
-        ask_for(values + own_start, written, LANES)
+    prompt, before, shared, written, own_start = _stretches(
+        row_slot, row_prompt, row_before, row_past, first, head, prompt_places, places, WIDTH
+    )
+    if LANES > 0:
+        # What was written before this token can be asked for before the kernels before this one are done.
+        ask_for(prompt_keys + shared, before * WIDTH, LANES)
+        ask_for(prompt_values + shared, before * WIDTH, LANES)
+        ask_for(keys + own_start, written * WIDTH, LANES)
+        ask_for(values + own_start, written * WIDTH, LANES)
     wait()
     query = _ready(
         q + (row * q_row + (head * GROUP + line % GROUP) * WIDTH)[:, None],
@@ -245,24 +249,38 @@ def _attend(
     best = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scaling
     total = tl.full([LINES], 1.0, tl.float32)
     mixed = tl.zeros([LINES, WIDTH_PAD], tl.float32) + value.to(tl.float32)
-    read = -1
-    for sibling in tl.static_range(TOGETHER):
-        at = tl.minimum(first + sibling, count - 1)
-        prompt = tl.load(row_prompt + at)
-        before = tl.where(prompt == read, 0, tl.load(row_before + at))
-        shared = (prompt.to(tl.int64) * KV_HEADS + head) * prompt_places * WIDTH
-        best, total, mixed = _sweep(
-            query, prompt_keys + shared, prompt_values + shared, before, which == prompt, best, total, mixed,
-            scaling, d, WIDTH, BLOCK, PRECISION,
-        )  # fmt: skip
-        read = prompt
-    for sibling in tl.static_range(TOGETHER):
-        at = tl.minimum(first + sibling, count - 1)
-        written = tl.where(first + sibling < count, tl.load(row_past + at), 0)
-        own_start = (tl.load(row_slot + at).to(tl.int64) * KV_HEADS + head) * places * WIDTH
-        best, total, mixed = _sweep(
-            query, keys + own_start, values + own_start, written, row == at, best, total, mixed, scaling, d,
-            WIDTH, BLOCK, PRECISION,
+    # All stretches in one loop, so that the first of the next is on its way while the last of one is looked at.
+    owns = tl.cdiv(before, BLOCK)
+    end = owns + tl.cdiv(written, BLOCK)
+    if TOGETHER > 1:
+        next_row = tl.minimum(first + 1, count - 1)
+        next_prompt, next_before, next_shared, next_written, next_own = _stretches(
+            row_slot, row_prompt, row_before, row_past, next_row, head, prompt_places, places, WIDTH
+        )
+        nexts = owns
+        owns += tl.where(next_prompt == prompt, 0, tl.cdiv(next_before, BLOCK))
+        next_owns = owns + tl.cdiv(written, BLOCK)
+        end = next_owns + tl.where(next_row > first, tl.cdiv(next_written, BLOCK), 0)
+    for number in range(0, end):
+        is_own = number >= owns
+        begin = tl.where(is_own, owns, 0)
+        length, who = tl.where(is_own, written, before), tl.where(is_own, first, prompt)
+        key_start = tl.where(is_own, keys + own_start, prompt_keys + shared)
+        value_start = tl.where(is_own, values + own_start, prompt_values + shared)
+        if TOGETHER > 1:
+            is_next = (number >= nexts) & (number < owns)
+            begin, length = tl.where(is_next, nexts, begin), tl.where(is_next, next_before, length)
+            who = tl.where(is_next, next_prompt, who)
+            key_start = tl.where(is_next, prompt_keys + next_shared, key_start)
+            value_start = tl.where(is_next, prompt_values + next_shared, value_start)
+            is_next = number >= next_owns
+            begin, length = tl.where(is_next, next_owns, begin), tl.where(is_next, next_written, length)
+            who = tl.where(is_next, next_row, who)
+            key_start = tl.where(is_next, keys + next_own, key_start)
+            value_start = tl.where(is_next, values + next_own, value_start)
+        best, total, mixed = _look(
+            query, key_start, value_start, (number - begin) * BLOCK + tl.arange(0, BLOCK), length,
+            tl.where(is_own, row, which) == who, best, total, mixed, scaling, d, WIDTH, PRECISION,
         )  # fmt: skip
     mixed = mixed / total[:, None]
     lines = (row * KV_HEADS + head).to(tl.int64) * GROUP + line % GROUP
@@ -274,13 +292,14 @@ def attend_tuning(query: Tensor, group: int) -> dict[str, int]:
     rows, heads, width = query.shape
     if query.dtype != torch.bfloat16:
         return {"TOGETHER": 1, "BLOCK": 32, "num_warps": 4, "num_stages": 1}
-    if width > 64 and rows * heads // group >= 1024 and group <= 8:
-        return {"TOGETHER": 2, "BLOCK": 32, "num_warps": 2, "num_stages": 2}
+    programs = rows * heads // group
+    if programs <= 2 * PROCESSORS:
+        return {"TOGETHER": 1, "BLOCK": 64, "num_warps": 4, "num_stages": 3}
+    if programs < 1024 or group > 8:
+        return {"TOGETHER": 1, "BLOCK": 32, "num_warps": 1, "num_stages": 3}
     if width > 64:
-        return {"TOGETHER": 1, "BLOCK": 64, "num_warps": 4, "num_stages": 2}
-    if rows * heads <= 2048:
-        return {"TOGETHER": 1, "BLOCK": 128, "num_warps": 4, "num_stages": 1}
-    return {"TOGETHER": 1, "BLOCK": 32, "num_warps": 1, "num_stages": 2}
+        return {"TOGETHER": 2, "BLOCK": 16, "num_warps": 1, "num_stages": 2}
+    return {"TOGETHER": 2, "BLOCK": 64, "num_warps": 2, "num_stages": 3}
 
 
 def attend(
@@ -295,7 +314,7 @@ def attend(
     tuning = attend_tuning(query, heads // kv_heads)
     together = tuning["TOGETHER"]
     # Others hide by their number that they wait; and only whole sixteens of bytes can be asked for.
-    asks = count * kv_heads <= ALONE and width * query.element_size() % 16 == 0
+    asks = count * kv_heads <= PROCESSORS and width * query.element_size() % 16 == 0
     options: dict[str, Any] = {
         "KV_HEADS": kv_heads,
         "GROUP": heads // kv_heads,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -10,11 +10,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from coterie.engines.torch.decoder.early import FEW_ROWS, ask, early, let_next, wait
+from coterie.engines.torch.decoder.early import FEW_ROWS, PROCESSORS, ask, early, let_next, wait
 
 AHEAD = tl.constexpr(512)  # bytes of every output's weights that are asked for early
-AT_ONCE = tl.constexpr(132)  # programs that start together
+AT_ONCE = tl.constexpr(PROCESSORS)  # programs that start together
 SHARED_BYTES = 200_000  # that a program may take
+MOST_PARTS, MOST_STAGES = 4, 8
 
 
 @triton.jit
@@ -97,14 +98,25 @@ class Cut:
 
 
 def cut_for(outputs: int, depth: int, gated: bool = False, in_parts: bool = False) -> Cut:
-    """Measured on an H200 with 64 rows: enough programs for its processors, each with much under way."""
-    if gated:
-        return Cut(64, 64, 8)
-    if outputs < 2048:
-        return Cut(32, 128, 5, 4) if in_parts else Cut(16, 128, 4)
-    if outputs > 65_536:
+    """As many programs as processors, or somewhat fewer, each with much under way: measured on an H200 with 64 rows."""
+    if outputs > 65_536 and not gated:
         return Cut(64, 64, 4)
-    return Cut(64, 128, 5 if depth > 8192 else 6, 2 if in_parts else 1)
+    if gated:
+        share = triton.cdiv(outputs // 2, PROCESSORS)
+        block = 128 if share > 128 else 64
+        extra = triton.next_power_of_2(max(4, share - block)) if share > block else 0
+        return staged(Cut(block, 64, 1, extra=extra) if extra <= 16 else Cut(64, 64, 1), lines=2)
+    if not in_parts:
+        return staged(Cut(64, 128, 1))
+    cuts = [Cut(b, 128 if b <= 64 else 64, 1, n) for b in (64, 32, 128) for n in range(1, MOST_PARTS + 1)]
+    programs = {cut: triton.cdiv(outputs, cut.block) * cut.parts for cut in cuts}
+    return staged(max(cuts, key=lambda cut: programs[cut] if programs[cut] <= PROCESSORS else -programs[cut]))
+
+
+def staged(cut: Cut, lines: int = 1) -> Cut:
+    """With as much under way as there is room for."""
+    each = 2 * cut.depth * (FEW_ROWS + lines * (cut.block + cut.extra))
+    return replace(cut, stages=min(MOST_STAGES, SHARED_BYTES // each))
 
 
 def fits(x: Tensor, weight: Tensor) -> bool:
