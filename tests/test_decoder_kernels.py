@@ -16,7 +16,7 @@ pytest.importorskip("triton")
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("no GPU, and no TRITON_INTERPRET=1", allow_module_level=True)
 
-from coterie.engines.torch.decoder import kernels, narrow
+from coterie.engines.torch.decoder import attending, kernels, narrow
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # The interpreter multiplies no bfloat16.
@@ -125,8 +125,8 @@ def test_attend(
     together: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    chosen = kernels.attend_tuning
-    monkeypatch.setattr(kernels, "attend_tuning", lambda query, group: {**chosen(query, group), "TOGETHER": together})
+    chosen = attending.attend_tuning
+    monkeypatch.setattr(attending, "attend_tuning", lambda query, group: {**chosen(query, group), "TOGETHER": together})
 
     def make() -> Slots:
         torch.manual_seed(1)

@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def engine_of(folder: Path, grammar: str, **settings: Any) -> LanguageModelEngine:
-    usual = {"model": str(folder), "threads": 1, "lora_rank": 4, "grammar": grammar}
+    usual = {"model": str(folder), "threads": 1, "lora_rank": 4, "grammar": grammar, "dtype": "float32"}
     return make_language_model(GRPOConfig(**{**usual, **settings}), Colors())
 
 

@@ -92,31 +92,33 @@ class Cut:
 
     block: int
     depth: int  # read at once
-    stages: int
+    stages: int = 3
     parts: int = 1
     extra: int = 0  # outputs that make programs as many as processors
 
 
 def cut_for(outputs: int, depth: int, gated: bool = False, in_parts: bool = False) -> Cut:
     """As many programs as processors, or somewhat fewer, each with much under way: measured on an H200 with 64 rows."""
-    if outputs > 65_536 and not gated:
-        return Cut(64, 64, 4)
     if gated:
         share = triton.cdiv(outputs // 2, PROCESSORS)
         block = 128 if share > 128 else 64
         extra = triton.next_power_of_2(max(4, share - block)) if share > block else 0
-        return staged(Cut(block, 64, 1, extra=extra) if extra <= 16 else Cut(64, 64, 1), lines=2)
+        return staged(Cut(block, 64, extra=extra) if extra <= 16 else Cut(64, 64), lines=2)
+    if outputs > 65_536:
+        return Cut(64, 64, 4)
+    # What comes after a small product begins beside it.
+    room = SHARED_BYTES if outputs >= 1536 else SHARED_BYTES * 2 // 3
     if not in_parts:
-        return staged(Cut(64, 128, 1))
-    cuts = [Cut(b, 128 if b <= 64 else 64, 1, n) for b in (64, 32, 128) for n in range(1, MOST_PARTS + 1)]
+        return staged(Cut(64, 128), room)
+    cuts = [Cut(b, 128 if b <= 64 else 64, parts=n) for b in (64, 32, 128) for n in range(1, MOST_PARTS + 1)]
     programs = {cut: triton.cdiv(outputs, cut.block) * cut.parts for cut in cuts}
-    return staged(max(cuts, key=lambda cut: programs[cut] if programs[cut] <= PROCESSORS else -programs[cut]))
+    return staged(max(cuts, key=lambda cut: programs[cut] if programs[cut] <= PROCESSORS else -programs[cut]), room)
 
 
-def staged(cut: Cut, lines: int = 1) -> Cut:
+def staged(cut: Cut, room: int = SHARED_BYTES, lines: int = 1) -> Cut:
     """With as much under way as there is room for."""
     each = 2 * cut.depth * (FEW_ROWS + lines * (cut.block + cut.extra))
-    return replace(cut, stages=min(MOST_STAGES, SHARED_BYTES // each))
+    return replace(cut, stages=min(MOST_STAGES, room // each))
 
 
 def fits(x: Tensor, weight: Tensor) -> bool:
