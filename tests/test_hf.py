@@ -380,7 +380,7 @@ def test_a_policy_starts_from_another_runs(folder: Path, tmp_path: Path) -> None
     engine = engine_of(folder)
     teach(engine)
     engine.save(tmp_path)
-    config = config_of(folder, lora_rank=4, start_from=str(tmp_path))
+    config = config_of(folder, lora_rank=4, start_from=str(tmp_path), device="cpu")
     found = make_language_model(config, Colors())
     batch = batch_of(groups_of(engine))
     # Its micro-batches are others, and rows are computed beside others.
