@@ -27,6 +27,9 @@ from coterie.worlds.scoring import Scorer
 if TYPE_CHECKING:
     from coterie.engines.torch.hf import LanguageModelEngine
     from coterie.engines.torch.learner import LearnerSettings
+    from coterie.engines.torch.small.transformer import PolicyShape
+
+FEW_CORES = 4  # all of which are taken
 
 
 class GRPOTrainer(Trainer):
@@ -47,7 +50,9 @@ class GRPOTrainer(Trainer):
     ) -> None:
         world = world or load_world(config.world, config.world_options)
         config = settle(config, world)
-        engine = engine or make_engine(config, world)
+        if engine is None:
+            config = with_threads(config, world)
+            engine = make_engine(config, world)
         scorer: Scoring = make_scorer(config, world)
         if judge_named(config, world) != "none":
             # Made when it is needed: a new one learns from the policy that GRPO starts from.
@@ -122,25 +127,45 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def with_threads(config: GRPOConfig, world: World) -> GRPOConfig:
+    """Where there are many cores, as many threads as a small policy is fastest with; the run remembers the number."""
+    many = available_cores() > FEW_CORES
+    if config.threads or not many or writes_text(config, world) or find_device(config) != "cpu":
+        return config
+    from coterie.engines.torch.threads import fastest_threads
+
+    rows = config.prompts_per_step * config.group_size
+    threads = fastest_threads(shape_of_policy(config, world), rows, available_cores())
+    return config.model_copy(update={"threads": threads})
+
+
+def shape_of_policy(config: GRPOConfig, world: World) -> PolicyShape:
+    """Of a small transformer for the world's closed vocabulary."""
+    from coterie.engines.torch.small.transformer import PolicyShape
+
+    language = world.language()
+    assert language is not None
+    causal = policy_kind(config, world) == "causal"
+    try:
+        return PolicyShape(len(language.vocabulary), config.width, config.depth, config.heads, causal=causal)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
 def make_engine(config: GRPOConfig, world: World) -> Engine:
     """A small transformer for the world's closed vocabulary, or a language model."""
     import torch
 
     from coterie.engines.torch.causal import CausalEngine
     from coterie.engines.torch.fill import FillEngine
-    from coterie.engines.torch.small.transformer import PolicyShape
 
     if writes_text(config, world):
         return make_language_model(config, world)
     language = world.language()
     assert language is not None
-    device = find_device(config)
+    device, shape = find_device(config), shape_of_policy(config, world)
     torch.set_num_threads(config.threads or available_cores())
-    fills = policy_kind(config, world) == "fill"
-    try:
-        shape = PolicyShape(len(language.vocabulary), config.width, config.depth, config.heads, causal=not fills)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+    fills = not shape.causal
     # Siblings that fill in share their text, and it is computed once: a micro-batch holds as many more.
     cpu_tokens = 2_048 * (config.group_size if fills else 1)
     settings = learner_settings(config, cpu_tokens if device == "cpu" else 65_536)

@@ -185,7 +185,8 @@ class GRPOConfig(BaseModel):
 
     device: str = Field(default="auto", description="cpu, cuda, cuda:1, …; auto takes a GPU where there is one")
     threads: NonNegativeInt = Field(
-        default=0, description="of torch on the CPU; 0 takes all cores this process may use"
+        default=0,
+        description="of torch on the CPU; 0: all cores, and for a small policy on many of them the fastest number",
     )
     micro_batch_tokens: PositiveInt | None = Field(
         default=None,
