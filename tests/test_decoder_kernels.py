@@ -106,6 +106,7 @@ SHAPES = [
     (4, 2, 64, True, False),
     (14, 2, 64, True, True),
     (6, 6, 96, True, False),
+    (2, 1, 256, True, False),
     (8, 1, 32, False, False),
     (4, 2, 8, True, False),
     (3, 1, 20, True, False),

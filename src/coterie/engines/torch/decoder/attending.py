@@ -202,7 +202,8 @@ def attend_tuning(query: Tensor, group: int) -> dict[str, int]:
         return {"TOGETHER": 1, "BLOCK": 32, "num_warps": 4, "num_stages": 1}
     programs = rows * heads // group
     if programs <= 2 * PROCESSORS:
-        return {"TOGETHER": 1, "BLOCK": 64, "num_warps": 4, "num_stages": 3}
+        # Wide heads must fit where there is less shared memory, too.
+        return {"TOGETHER": 1, "BLOCK": 64 if width <= 128 else 32, "num_warps": 4, "num_stages": 3}
     if programs < 1024 or group > 8:
         return {"TOGETHER": 1, "BLOCK": 32, "num_warps": 1, "num_stages": 3}
     if width > 64:
