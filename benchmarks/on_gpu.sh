@@ -16,6 +16,7 @@ run() { # name, seconds, arguments of a benchmark
 sampling=(rollout --device cuda --samplers ours --rounds 3)
 run sampling-0.5B 60 "${sampling[@]}" --shapes 0.5B --group 8 64
 run sampling-7B 60 "${sampling[@]}" --shapes 7B --group 8 64
+run sampling-1.5B 60 "${sampling[@]}" --shapes 1.5B --group 8 64
 run sampling-14B 60 "${sampling[@]}" --shapes 14B --group 8
 run ragged 60 "${sampling[@]}" --shapes 0.5B --group 64 --answer 1024 --ragged 16
 run equal 60 "${sampling[@]}" --shapes 0.5B --group 64 --answer 520

@@ -4,6 +4,7 @@
     OMP_NUM_THREADS=1 python benchmarks/rollout.py --shapes 4M --prompt 8 --answer 128 --group 64 --ending 0.04
     python benchmarks/rollout.py --device cuda --shapes 0.5B 1.5B 7B --group 8 64
     python benchmarks/rollout.py --device cuda --shapes 0.5B --group 64 --answer 1024 --ragged 16
+    python benchmarks/rollout.py --device cuda --shapes 0.5B 7B --group 1 2 4 --answer 64 --samplers ours library
     COTERIE_CACHE=… python benchmarks/rollout.py --check 64 128
 
 All return log-probabilities, except generate, which then gives none; each row says how far from the floor it is:
@@ -26,6 +27,7 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -137,6 +139,18 @@ def make_ours(case: Case, causal: Any, prompts: list[list[int]]) -> Callable[[],
     return run
 
 
+def make_library(case: Case, causal: Any, prompts: list[list[int]]) -> Callable[[], int]:
+    """Our sampler on a GPU, with the library's products however few the rows are."""
+    kernels = import_module("coterie.engines.torch.decoder.kernels")
+    ours = make_ours(case, causal, prompts)
+
+    def run() -> int:
+        with mock.patch.object(kernels, "fits", return_value=False):
+            return ours()
+
+    return run
+
+
 def make_generate(case: Case, causal: Any, prompts: list[list[int]]) -> Callable[[], int]:
     """transformers' own, with its growing cache; rows that are done go on until the last one is."""
     given = torch.tensor(prompts, device=case.device).repeat_interleave(case.group, 0)
@@ -185,7 +199,7 @@ def make_vllm(case: Case, causal: Any, prompts: list[list[int]]) -> Callable[[],
     return run
 
 
-MAKERS = {"ours": make_ours, "generate": make_generate, "vllm": make_vllm}
+MAKERS = {"ours": make_ours, "library": make_library, "generate": make_generate, "vllm": make_vllm}
 
 
 def time_round(run: Callable[[], int], device: str) -> dict[str, float]:
@@ -276,7 +290,7 @@ def check(num_prompts: int, num_tokens: int, device: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--shapes", nargs="+", default=["0.3M", "1M", "4M"], choices=list(SHAPES))
-    parser.add_argument("--samplers", nargs="+", default=None, choices=["ours", "generate", "vllm"])
+    parser.add_argument("--samplers", nargs="+", default=None, choices=list(MAKERS))
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--group", type=int, nargs="+", default=[8])
     parser.add_argument("--prompt", type=int, default=128, help="tokens")
