@@ -127,12 +127,12 @@ class LanguageModel(nn.Module):
         """Adapter dropout and gradient checkpointing are for learning; any other dropout would spoil the ratio."""
         if learning is self.learning:
             return
-        self.learning = learning
         for name, module in self.causal.named_modules():
             dropout = ".lora_dropout." in name
             module.training = learning and (dropout or isinstance(module, GradientCheckpointingLayer))
         for layer, call in self.compiled:
             layer._compiled_call_impl = call if learning else None
+        self.learning = learning
 
     def compile_layers(self) -> None:
         """Let torch.compile fuse what lies between the matrix products of a layer, for learning only."""
