@@ -216,6 +216,7 @@ def test_the_importance_cap_is_on_in_bfloat16_unless_somebody_says_otherwise(fol
 def test_the_engine_says_how_it_learns(folder: Path) -> None:
     said = engine_of(folder).describe()
     assert "rows are packed, attention by scaled dot products; log-probabilities by plain torch" in said
+    assert "scaled dot products; 5 norms in fewer passes; log" in engine_of(folder, dtype="float32").describe()
 
 
 def test_the_engine_says_why_rows_are_padded(tmp_path: Path) -> None:

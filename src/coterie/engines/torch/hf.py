@@ -97,7 +97,8 @@ class LanguageModelEngine:
         if self.model.why_plain:
             rows = f"padded, as {self.model.why_plain}"
         kernels = "plain torch" if kernels_for(self.device) is PLAIN else "Triton kernels"
-        return f"rows are {rows}; log-probabilities by {kernels if self.model.plain_head else 'autograd'}"
+        norms = f"; {self.model.quick_norms} norms in fewer passes" if self.model.quick_norms else ""
+        return f"rows are {rows}{norms}; log-probabilities by {kernels if self.model.plain_head else 'autograd'}"
 
     def _sampling_by(self) -> str:
         if self.decoder is not None:

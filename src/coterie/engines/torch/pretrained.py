@@ -60,8 +60,8 @@ class LanguageModel(nn.Module):
         self.why_plain = why_not(causal)  # it takes no layouts, and is computed as transformers does
         if not self.why_plain:
             take_over(causal)
-        if causal.device.type == "cpu" and causal.dtype == torch.float32:
-            quicken_norms(causal)
+        quick = causal.device.type == "cpu" and causal.dtype == torch.float32
+        self.quick_norms = quicken_norms(causal) if quick else 0
 
     @property
     def device(self) -> torch.device:
