@@ -55,8 +55,7 @@ def test_a_run_on_many_cores_remembers_what_was_fastest(
         return 3
 
     monkeypatch.setattr(threads, "fastest_threads", fastest)
-    settings = {**small, "world": str(sums_file), "prompts_per_step": 4, "group_size": 6, "workers": 1}
-    settings["threads"] = 0
+    settings = {**small, "world": str(sums_file), "prompts_per_step": 4, "group_size": 6, "threads": 0}
     for cores, out in ((4, "few"), (6, "many")):
         monkeypatch.setattr(build, "available_cores", lambda cores=cores: cores)
         with GRPOTrainer(GRPOConfig(**{**settings, "out": str(tmp_path / out)})).scorer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from types import MethodType
 from typing import Any, cast
 
@@ -37,7 +38,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def quicken_norms(model: nn.Module) -> int:
     """Let those norms of a model that compute just this do so; how many there are."""
-    found = [module for module in model.modules() if hasattr(module, "variance_epsilon") and is_plain(module)]
+    found = [module for module in model.modules() if is_plain(module)]
     for module in found:
         vars(module)["forward"] = MethodType(lambda norm, x: rms_norm(x, norm.weight, norm.variance_epsilon), module)
     return len(found)
@@ -45,6 +46,9 @@ def quicken_norms(model: nn.Module) -> int:
 
 @torch.no_grad()
 def is_plain(norm: Any) -> bool:
-    """Some families add one to the weight, or round in between."""
+    """Some families add one to the weight, and some norms take a gate beside what they normalize."""
+    is_norm = hasattr(norm, "variance_epsilon") and isinstance(getattr(norm, "weight", None), Tensor)
+    if not is_norm or len(signature(norm.forward).parameters) != 1:
+        return False
     x = torch.linspace(-1, 2, len(norm.weight), dtype=norm.weight.dtype)
     return torch.allclose(norm(x), rms_norm(x, norm.weight, norm.variance_epsilon), rtol=1e-5, atol=1e-6)
